@@ -1,0 +1,6 @@
+"""Lets `python -m gpuckpt` run the command line."""
+
+from gpuckpt.cli.main import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,263 @@
+"""Every way gpuckpt can fail: a stable name, an exit code, and what to do next.
+
+The name is for scripts and never changes its meaning; the code says what became of the job
+(see the table in README.md). A message says what failed, the hint what to type next.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from gpuckpt.model import Finding
+
+
+class GpuckptError(Exception):
+    """The root of all errors meant for the user.
+
+    `log` is where evidence was kept, `excerpt` the lines of a program's output that matter.
+    """
+
+    code: ClassVar[int] = 1
+    name: ClassVar[str] = "bug"
+    default_hint: ClassVar[str] = ""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        findings: Iterable[Finding] = (),
+        log: Path | None = None,
+        excerpt: Iterable[str] = (),
+    ) -> None:
+        """Keep what happened; `hint` replaces the class's own advice."""
+        super().__init__(message)
+        self.message = message
+        self.hint = hint or self.default_hint
+        self.findings = tuple(findings)
+        self.log = log
+        self.excerpt = tuple(excerpt)
+
+    @property
+    def exit_code(self) -> int:
+        """The process's exit status for this error."""
+        return self.code
+
+
+class Bug(GpuckptError):
+    """Something gpuckpt itself did wrong."""
+
+    default_hint = "This is a bug in gpuckpt: please report it with the text above."
+
+
+class UsageError(GpuckptError):
+    """The command line asks for something that makes no sense."""
+
+    code = 2
+    name = "usage"
+
+
+class ImageExists(UsageError):
+    """The image to be written is there already; gpuckpt never overwrites one."""
+
+    name = "image_exists"
+    default_hint = "Choose another name with -o, or move the old image away."
+
+
+class HostUnfit(GpuckptError):
+    """This host cannot do it; the job was not touched."""
+
+    code = 3
+    name = "host_unfit"
+
+
+class NotPrivileged(HostUnfit):
+    """Root, or a capability, is missing."""
+
+    name = "not_privileged"
+    default_hint = "Run it as root (sudo gpuckpt ...)."
+
+
+class CriuMissing(HostUnfit):
+    """No CRIU was found."""
+
+    name = "criu_missing"
+    default_hint = "Run bin/install-criu, or name a CRIU of 4.2 or newer in GPUCKPT_CRIU."
+
+
+class CriuTooOld(HostUnfit):
+    """The CRIU found is older than the oldest that works."""
+
+    name = "criu_too_old"
+    default_hint = "Run bin/install-criu, or name a CRIU of 4.2 or newer in GPUCKPT_CRIU."
+
+
+class CriuBroken(HostUnfit):
+    """CRIU is there and cannot work on this host."""
+
+    name = "criu_broken"
+
+
+class DriverUnfit(HostUnfit):
+    """The NVIDIA driver cannot checkpoint processes, or gpuckpt cannot reach it."""
+
+    name = "driver_unfit"
+
+
+class NoSpace(HostUnfit):
+    """Too little room for the image or for the GPU's bytes in host memory."""
+
+    name = "no_space"
+
+
+class NotWritable(HostUnfit):
+    """The place for the image cannot be written."""
+
+    name = "not_writable"
+
+
+class ProcessUnfit(GpuckptError):
+    """This process cannot be dumped as it is; it was not touched."""
+
+    code = 4
+    name = "process_unfit"
+
+
+class NoSuchProcess(ProcessUnfit):
+    """There is no such process, or only what is left of one."""
+
+    name = "no_such_process"
+
+
+class ProcessChanged(ProcessUnfit):
+    """Between looking and acting the pid became another process, or the tree changed."""
+
+    name = "process_changed"
+
+
+class Forbidden(ProcessUnfit):
+    """A process gpuckpt never dumps: pid 1, a kernel thread, itself or its ancestors."""
+
+    name = "forbidden_process"
+
+
+class Blocked(ProcessUnfit):
+    """Findings stop the dump; all of them are listed."""
+
+    name = "blocked"
+    default_hint = "Nothing was touched. Every finding above names its remedy."
+
+
+class GpuStepFailed(GpuckptError):
+    """A driver call failed and everything was put back; the job runs."""
+
+    code = 5
+    name = "gpu_step_failed"
+
+
+class GpuLockTimeout(GpuStepFailed):
+    """The driver could not hold the process within the time allowed."""
+
+    name = "gpu_lock_timeout"
+    default_hint = "A long kernel may be running; try again with a larger --lock-timeout."
+
+
+class GpuLeftover(GpuStepFailed):
+    """A GPU device stayed open after the checkpoint, so CRIU could not dump it."""
+
+    name = "gpu_leftover"
+
+
+class DumpFailed(GpuckptError):
+    """CRIU's dump or the writing of the image failed, undone; the job runs."""
+
+    code = 6
+    name = "dump_failed"
+
+
+class WriteFailed(DumpFailed):
+    """The image could not be written."""
+
+    name = "write_failed"
+
+
+class ImageError(GpuckptError):
+    """The image cannot be used."""
+
+    code = 7
+    name = "image_error"
+
+
+class NotAnImage(ImageError):
+    """There is no image at this place."""
+
+    name = "not_an_image"
+
+
+class ImageUnsupported(ImageError):
+    """The image needs something this gpuckpt does not know."""
+
+    name = "image_unsupported"
+    default_hint = "Use the gpuckpt version that wrote it, or a newer one."
+
+
+class ImageDamaged(ImageError):
+    """Bytes of the image are missing, changed or surplus."""
+
+    name = "image_damaged"
+    default_hint = "Restore from another copy of the image; `gpuckpt verify` lists all damage."
+
+
+class ImageUntrusted(ImageError):
+    """Others than its owner could have written the image; restoring it would run their code."""
+
+    name = "image_untrusted"
+
+
+class HostMismatch(GpuckptError):
+    """This host does not match what the image needs; nothing was started."""
+
+    code = 8
+    name = "host_mismatch"
+    default_hint = "Nothing was started. --force-gate ID overrides one named gate."
+
+
+class RestoreFailed(GpuckptError):
+    """The restore failed; nothing is left behind and the image is intact."""
+
+    code = 9
+    name = "restore_failed"
+
+
+class UndoIncomplete(GpuckptError):
+    """Something could not be put back; the message lists what is left."""
+
+    code = 10
+    name = "undo_incomplete"
+
+
+class VerificationFailed(GpuckptError):
+    """The job was restored and did not pass the look afterwards."""
+
+    code = 11
+    name = "verification_failed"
+
+
+class Interrupted(GpuckptError):
+    """A signal stopped the operation; whatever it had done was undone."""
+
+    name = "interrupted"
+
+    def __init__(self, signum: int, message: str = "interrupted, everything was put back") -> None:
+        """Remember which signal it was."""
+        super().__init__(message)
+        self.signum = signum
+
+    @property
+    def exit_code(self) -> int:
+        """128 plus the signal's number, as a shell reports it."""
+        return 128 + self.signum

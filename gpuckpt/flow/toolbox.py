@@ -1,0 +1,130 @@
+"""The tools an operation works with, as the flow sees them.
+
+Each protocol is one foreign thing. The real ones live in gpuckpt.tools, the test host's in
+tests/fakes; a flow never knows which it holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from gpuckpt.model import (
+        CudaState,
+        DeviceUse,
+        GpuUse,
+        HostFacts,
+        NvidiaFacts,
+        Process,
+        ProcessRef,
+        Tree,
+        Version,
+    )
+    from gpuckpt.tools.criu import DumpRun, RestoreRun
+
+
+class ProcTool(Protocol):
+    """/proc and signals: what the kernel says of processes."""
+
+    def tree(self, pid: int) -> Tree:
+        """Return the process and all its descendants; NoSuchProcess if it is gone."""
+
+    def process(self, pid: int) -> Process | None:
+        """Return one process, None if there is none."""
+
+    def alive(self, ref: ProcessRef) -> bool:
+        """Whether this very process still exists, as more than a zombie."""
+
+    def ancestors(self, pid: int) -> tuple[int, ...]:
+        """Return the pids above `pid`, nearest first."""
+
+    def devices(self, pids: Iterable[int]) -> tuple[DeviceUse, ...]:
+        """Return every GPU-like device file the processes hold by descriptor or mapping."""
+
+    def taken(self, ids: Iterable[int]) -> tuple[int, ...]:
+        """Return those of the numbers that a task, thread or zombie uses now."""
+
+    def kill(self, ref: ProcessRef) -> None:
+        """SIGKILL this very process; nothing if it is gone or the pid is another's now."""
+
+    def reap(self) -> None:
+        """Wait for every dead child of this process, without blocking."""
+
+
+class HostTool(Protocol):
+    """The host: kernel, CPU, memory, disks."""
+
+    def facts(self) -> HostFacts:
+        """Return what a manifest records and a restore compares."""
+
+    def free_bytes(self, folder: Path) -> int:
+        """Return the bytes this user can still write under `folder`."""
+
+
+class NvidiaTool(Protocol):
+    """NVML; on a host without an NVIDIA driver `facts` is None and nothing is used."""
+
+    def facts(self) -> NvidiaFacts | None:
+        """Return driver and GPUs."""
+
+    def uses(self, pids: Iterable[int]) -> tuple[GpuUse, ...]:
+        """Return the bytes the given processes hold on each GPU."""
+
+
+class CudaTool(Protocol):
+    """The driver's checkpoint calls over many processes, side by side.
+
+    Every call takes pids, returns once all have an answer, and raises CudaCallFailed with the
+    state of every pid read back if any of them refused. Nothing toggles.
+    """
+
+    def states(self, pids: Sequence[int]) -> dict[int, CudaState]:
+        """Ask the driver what it knows of each process."""
+
+    def open(self, first: Mapping[int, CudaState]) -> None:
+        """Get ready to act on these processes and to bring them back to `first` if we die."""
+
+    def lock(self, pids: Sequence[int], timeout: float) -> dict[int, CudaState]:
+        """RUNNING to LOCKED, at most `timeout` seconds each."""
+
+    def checkpoint(self, pids: Sequence[int]) -> dict[int, CudaState]:
+        """LOCKED to CHECKPOINTED: GPU bytes move into the process's own memory."""
+
+    def restore(self, pids: Sequence[int], gpu_map: Mapping[str, str]) -> dict[int, CudaState]:
+        """CHECKPOINTED to LOCKED; `gpu_map` old UUID to new, empty for the same GPUs."""
+
+    def unlock(self, pids: Sequence[int]) -> dict[int, CudaState]:
+        """LOCKED to RUNNING."""
+
+    def close(self) -> None:
+        """Let go of all processes as they are now; no undo after this."""
+
+
+class CriuTool(Protocol):
+    """CRIU, started and not waited for: the run tells when it asks and when it has ended."""
+
+    @property
+    def version(self) -> Version:
+        """The version of the CRIU that was found."""
+
+    def dump(self, run: DumpRun) -> int:
+        """Run one dump to its end and return CRIU's exit status."""
+
+    def restore(self, run: RestoreRun) -> int:
+        """Run one restore to its end and return CRIU's exit status."""
+
+
+@dataclass(frozen=True, slots=True)
+class Toolbox:
+    """All tools of one operation."""
+
+    proc: ProcTool
+    host: HostTool
+    nvidia: NvidiaTool
+    cuda: CudaTool
+    criu: CriuTool
+    state_dir: Path

@@ -1,0 +1,272 @@
+"""The values every part of gpuckpt talks in: processes, GPUs, hosts, findings, receipts.
+
+Everything here is frozen and knows no program, no file and no terminal. Sizes are bytes,
+durations seconds, and a pid is the number the host's own pid namespace gives.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import total_ordering
+
+
+class CudaState(StrEnum):
+    """What the driver says of a process (cuCheckpointProcessGetState); NONE: no CUDA in it."""
+
+    NONE = "none"
+    RUNNING = "running"
+    LOCKED = "locked"
+    CHECKPOINTED = "checkpointed"
+    FAILED = "failed"
+
+
+class TcpPolicy(StrEnum):
+    """What becomes of connected TCP sockets; NONE refuses a tree that holds any."""
+
+    NONE = "none"
+    ESTABLISHED = "established"
+    CLOSE = "close"
+
+
+class Severity(StrEnum):
+    """A blocker stops an operation before anything is touched; a warning does not."""
+
+    BLOCKER = "blocker"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRef:
+    """One process for as long as it lives: a pid alone can be recycled.
+
+    `start_time` is field 22 of /proc/PID/stat, in clock ticks since boot.
+    """
+
+    pid: int
+    start_time: int
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process of a tree, as /proc shows it."""
+
+    ref: ProcessRef
+    ppid: int
+    pgid: int
+    sid: int
+    state: str
+    threads: tuple[int, ...]
+    comm: str
+    argv: tuple[str, ...]
+    exe: str
+    cwd: str
+    uid: int
+    gid: int
+    rss: int
+    tty: int = 0
+    tracer: int = 0
+    kernel_thread: bool = False
+
+    @property
+    def pid(self) -> int:
+        """The process id in the host's pid namespace."""
+        return self.ref.pid
+
+    @property
+    def zombie(self) -> bool:
+        """Dead, its parent has not waited for it yet."""
+        return self.state in {"Z", "X"}
+
+    @property
+    def command(self) -> str:
+        """The command line, or the kernel's short name where there is none."""
+        return " ".join(self.argv) or f"[{self.comm}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A root process and all its descendants: the unit of a dump. Parents before children."""
+
+    processes: tuple[Process, ...]
+
+    @property
+    def root(self) -> Process:
+        """The process the tree hangs from."""
+        return self.processes[0]
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The pids of all processes, the root's first."""
+        return tuple(process.pid for process in self.processes)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """A device file that a process still holds, by descriptor (`fd`) or by mapping (None)."""
+
+    pid: int
+    fd: int | None
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU. `uuid` as NVML prints it, `GPU-` included; None: the driver does not say."""
+
+    index: int
+    uuid: str
+    name: str
+    memory_total: int
+    memory_free: int
+    bus_id: str
+    compute_capability: str = ""
+    mig: bool | None = None
+    persistence: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """How many bytes one process holds on one GPU, as NVML counts them."""
+
+    pid: int
+    uuid: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class NvidiaFacts:
+    """The NVIDIA driver of a host and its GPUs, in NVML's order."""
+
+    driver: str
+    cuda: str
+    gpus: tuple[Gpu, ...]
+
+
+@total_ordering
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A dotted version; compares by its numbers, prints as it was given."""
+
+    text: str
+    numbers: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Read the leading dotted numbers of `text`."""
+        found = re.match(r"\d+(\.\d+)*", self.text)
+        parts = tuple(int(part) for part in found.group().split(".")) if found else ()
+        object.__setattr__(self, "numbers", parts)
+
+    def __str__(self) -> str:
+        """Return the text as given."""
+        return self.text
+
+    def __lt__(self, other: Version) -> bool:
+        """Compare number by number, a missing one counting as zero."""
+        width = max(len(self.numbers), len(other.numbers))
+        return self._padded(width) < other._padded(width)
+
+    def __eq__(self, other: object) -> bool:
+        """Two versions are equal when their numbers are."""
+        if not isinstance(other, Version):
+            return NotImplemented
+        width = max(len(self.numbers), len(other.numbers))
+        return self._padded(width) == other._padded(width)
+
+    def __hash__(self) -> int:
+        """Hash the numbers without trailing zeros, in step with equality."""
+        numbers = self.numbers
+        while numbers and numbers[-1] == 0:
+            numbers = numbers[:-1]
+        return hash(numbers)
+
+    def _padded(self, width: int) -> tuple[int, ...]:
+        return self.numbers + (0,) * (width - len(self.numbers))
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """What a restore compares about a host, and what it has room for.
+
+    `memory_available` counts a cgroup limit; `missing_capabilities` are those a dump or a
+    restore needs and this process lacks.
+    """
+
+    hostname: str
+    kernel: str
+    boot_id: str
+    arch: str
+    libc: str
+    cpu_model: str
+    cpu_flags: tuple[str, ...]
+    cpu_count: int
+    memory_total: int
+    memory_available: int
+    huge_pages: str
+    euid: int
+    missing_capabilities: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FileRef:
+    """One file a tree has open or mapped, as CRIU recorded it (files.img).
+
+    `size` and `mode` are None where CRIU does not check them; `build_id` is hex, "" if none.
+    """
+
+    path: str
+    size: int | None
+    mode: int | None
+    build_id: str
+    flags: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A listening TCP or bound UDP socket of a tree."""
+
+    protocol: str
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fact that stops or endangers an operation.
+
+    `id` is stable and may be used in scripts, `object` names the descriptor, path, gate or
+    address meant, `reason` says why in one sentence, `remedy` what to do about it.
+    """
+
+    id: str
+    severity: Severity
+    object: str
+    reason: str
+    remedy: str
+    pid: int | None = None
+
+    @property
+    def blocks(self) -> bool:
+        """Whether this finding stops the operation."""
+        return self.severity is Severity.BLOCKER
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One timed step: `started` counts from the operation's start, `bytes` 0 if none moved."""
+
+    name: str
+    started: float
+    seconds: float
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The timed phases of one operation; `started` is UTC ISO 8601, `seconds` the whole."""
+
+    operation: str
+    started: str
+    seconds: float
+    phases: tuple[Phase, ...]
