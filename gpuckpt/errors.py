@@ -54,6 +54,44 @@ class Bug(GpuckptError):
     default_hint = "This is a bug in gpuckpt: please report it with the text above."
 
 
+class ToolFailed(GpuckptError):
+    """A foreign program failed; whoever asked for it turns this into what it means for the job.
+
+    `returncode` is None if the program never ended by itself, negative for a signal.
+    """
+
+    name = "tool_failed"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        argv: tuple[str, ...],
+        returncode: int | None = None,
+        stdout: str = "",
+        stderr: str = "",
+    ) -> None:
+        """Keep the command line and both streams as evidence."""
+        super().__init__(message, excerpt=(stderr or stdout).splitlines()[-5:])
+        self.argv = argv
+        self.returncode = returncode
+        self.stdout = stdout
+        self.stderr = stderr
+
+
+class ToolMissing(ToolFailed):
+    """A foreign program is not there, or may not be executed."""
+
+    code = 3
+    name = "tool_missing"
+
+
+class ToolTimeout(ToolFailed):
+    """A foreign program gave no answer in the time allowed and was ended."""
+
+    name = "tool_timeout"
+
+
 class UsageError(GpuckptError):
     """The command line asks for something that makes no sense."""
 
