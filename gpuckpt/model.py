@@ -76,8 +76,8 @@ class Process:
 
     @property
     def zombie(self) -> bool:
-        """Dead, its parent has not waited for it yet."""
-        return self.state in {"Z", "X"}
+        """Dead, its parent has not waited for it yet; not so while another thread runs on."""
+        return self.state in {"Z", "X"} and len(self.threads) <= 1
 
     @property
     def command(self) -> str:

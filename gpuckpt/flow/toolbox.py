@@ -51,8 +51,12 @@ class ProcTool(Protocol):
     def kill(self, ref: ProcessRef) -> None:
         """SIGKILL this very process; nothing if it is gone or the pid is another's now."""
 
-    def reap(self) -> None:
-        """Wait for every dead child of this process, without blocking."""
+    def reap(self, pids: Iterable[int]) -> dict[int, int]:
+        """Wait, without blocking, for those pids that are dead children of this process.
+
+        Returns the exit status of each reaped now, negative for a signal. Other children are left
+        alone: whoever started them waits for them.
+        """
 
 
 class HostTool(Protocol):

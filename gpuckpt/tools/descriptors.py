@@ -1,0 +1,129 @@
+"""What a process has open: /proc/PID/fd and fdinfo."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from gpuckpt.tools.procfs import GONE, link, numbers, read, text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_NUMBERED: Final = re.compile(r"(?:socket|pipe):\[(\d+)\]")
+_KINDS: Final = {
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "folder",
+    stat.S_IFCHR: "chr",
+    stat.S_IFBLK: "blk",
+    stat.S_IFIFO: "fifo",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFLNK: "link",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """One open descriptor.
+
+    `target` is the kernel's name for it, without ` (deleted)`. `kind` is file, folder, chr, blk,
+    fifo, socket, link, pipe, anon, or "" if it could not be looked at. `inode` identifies pipes and
+    sockets, together with `device` also files; `links` and `bytes` (on disk) count for files,
+    `rdev` is (major, minor) of a device node.
+    """
+
+    fd: int
+    target: str
+    kind: str
+    inode: int = 0
+    device: int = 0
+    links: int = 1
+    bytes: int = 0
+    rdev: tuple[int, int] = (0, 0)
+    reads: bool = True
+    writes: bool = False
+    deleted: bool = False
+
+
+def descriptors(process: Path | str) -> tuple[Descriptor, ...]:
+    """Return all open descriptors of the process whose /proc folder this is; none if it is gone.
+
+    Raises:
+        PermissionError: this process may not look.
+    """
+    found = (_descriptor(f"{process}/fd/{fd}", fd) for fd in numbers(f"{process}/fd"))
+    return tuple(one for one in found if one is not None)
+
+
+def targets(process: Path | str) -> tuple[tuple[int, str], ...]:
+    """Return the names alone of all open descriptors: cheaper than `descriptors`."""
+    found = ((fd, link(f"{process}/fd/{fd}")) for fd in numbers(f"{process}/fd"))
+    return tuple((fd, target) for fd, target in found if target is not None)
+
+
+def fdinfo(process: Path | str, fd: int) -> tuple[tuple[str, str], ...]:
+    """Return the `name: value` lines of one descriptor's fdinfo; names may come twice."""
+    try:
+        raw = read(f"{process}/fdinfo/{fd}") or b""
+    except OSError:
+        return ()
+    pairs = (line.partition(":") for line in text(raw).splitlines())
+    return tuple((name.strip(), value.strip()) for name, _, value in pairs)
+
+
+def plain(target: str) -> tuple[str, bool]:
+    """Split the kernel's ` (deleted)` mark from a name."""
+    name = target.removesuffix(" (deleted)")
+    return name, name != target
+
+
+def _descriptor(path: str, fd: int) -> Descriptor | None:
+    target = link(path)
+    if target is None:
+        return None
+    numbered = _NUMBERED.fullmatch(target)
+    if numbered and target.startswith("socket"):
+        return Descriptor(fd, target, "socket", inode=int(numbered[1]), writes=True)
+    if numbered:
+        reads, writes = _direction(path)
+        return Descriptor(fd, target, "pipe", int(numbered[1]), reads=reads, writes=writes)
+    if not target.startswith("/"):
+        return Descriptor(fd, target, "anon")
+    return _named(path, fd, target)
+
+
+def _named(path: str, fd: int, target: str) -> Descriptor | None:
+    """Look at what has a path: files, folders, device nodes, fifos, memfds."""
+    name, deleted = plain(target)
+    try:
+        found = os.stat(path)
+    except GONE:
+        return None
+    except OSError:  # a stale network file, a dead fuse: it is open all the same
+        return Descriptor(fd, name, "", deleted=deleted)
+    reads, writes = _direction(path)
+    return Descriptor(
+        fd,
+        name,
+        _KINDS.get(stat.S_IFMT(found.st_mode), ""),
+        inode=found.st_ino,
+        device=found.st_dev,
+        links=found.st_nlink,
+        bytes=found.st_blocks * 512,
+        rdev=(os.major(found.st_rdev), os.minor(found.st_rdev)),
+        reads=reads,
+        writes=writes,
+        deleted=deleted,
+    )
+
+
+def _direction(path: str) -> tuple[bool, bool]:
+    """Whether it was opened to read and to write: the permission bits of the link itself."""
+    try:
+        mode = os.lstat(path).st_mode
+    except OSError:
+        return True, True
+    return bool(mode & stat.S_IRUSR), bool(mode & stat.S_IWUSR)

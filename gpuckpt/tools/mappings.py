@@ -1,0 +1,80 @@
+"""What a process has mapped that has a name: /proc/PID/maps."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from gpuckpt.tools.descriptors import plain
+from gpuckpt.tools.procfs import read, text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_FIELDS: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """One named thing that is mapped, in however many pieces.
+
+    `area` is the first piece as map_files names it, `target` the name without ` (deleted)`.
+    """
+
+    target: str
+    area: str
+    inode: int
+    shared: bool
+    deleted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """The file behind a mapping: `bytes` on disk, `rdev` (major, minor) of a device node."""
+
+    inode: int
+    device: int
+    links: int
+    bytes: int
+    rdev: tuple[int, int] | None
+
+
+def mappings(process: Path | str) -> tuple[Mapped, ...]:
+    """Return each named mapping once; none if the process is gone.
+
+    Raises:
+        PermissionError: this process may not look.
+    """
+    return parse_maps(read(f"{process}/maps") or b"")
+
+
+def parse_maps(raw: bytes) -> tuple[Mapped, ...]:
+    """Read a maps file. A training job has thousands of lines, few of them with other names."""
+    found: dict[tuple[bytes, bytes, bool], Mapped] = {}
+    for line in raw.splitlines():
+        fields = line.split(None, _FIELDS - 1)
+        if len(fields) < _FIELDS or fields[5].startswith(b"["):
+            continue
+        shared = fields[1].endswith(b"s")
+        key = (fields[5], fields[4], shared)
+        if key not in found:
+            name, deleted = plain(text(fields[5]))
+            area = fields[0].decode("ascii")
+            found[key] = Mapped(name, area, int(fields[4]), shared, deleted)
+    return tuple(found.values())
+
+
+def behind(process: Path | str, mapped: Mapped) -> Behind | None:
+    """Look at the file itself, whatever became of its name; None if that cannot be done."""
+    start, _, end = mapped.area.partition("-")
+    # map_files has no leading zeros, maps pads to eight digits
+    area = f"{int(start, 16):x}-{int(end, 16):x}"
+    try:
+        found = os.stat(f"{process}/map_files/{area}")
+    except OSError:
+        return None
+    node = stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode)
+    rdev = (os.major(found.st_rdev), os.minor(found.st_rdev)) if node else None
+    return Behind(found.st_ino, found.st_dev, found.st_nlink, found.st_blocks * 512, rdev)

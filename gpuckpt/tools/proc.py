@@ -1,0 +1,205 @@
+"""Processes as the kernel shows them: trees, identities, device files, and the end of them.
+
+A pid alone is no identity: whoever acts on a process carries its start time too, and it is
+compared again here before anything is done. A process that vanishes between two reads is the
+normal case, never an error, except for the one that was asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from gpuckpt.errors import NoSuchProcess, NotPrivileged
+from gpuckpt.model import DeviceUse, Process, ProcessRef, Tree
+from gpuckpt.tools.descriptors import plain, targets
+from gpuckpt.tools.mappings import mappings
+from gpuckpt.tools.procfs import (
+    Stat,
+    kibibytes,
+    link,
+    numbers,
+    parse_stat,
+    parse_status,
+    read,
+    stats,
+    text,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_PASSES: Final = 20
+_GPU_NODES: Final = re.compile(r"/dev/(nvidia[^/]*(/.*)?|gdrdrv|infiniband/.*)")
+
+
+class Proc:
+    """The processes under one /proc."""
+
+    def __init__(self, root: Path = Path("/proc")) -> None:
+        """Read from `root`: a recorded folder serves as well as the real one."""
+        self.root = root
+
+    def tree(self, pid: int) -> Tree:
+        """Return the process and all its descendants, parents before children.
+
+        Listed again until two passes agree; a tree that forks faster than it can be read is
+        given as the last pass saw it.
+
+        Raises:
+            NoSuchProcess: there is no such process.
+        """
+        seen: tuple[ProcessRef, ...] = ()
+        for _ in range(_PASSES):
+            refs = _descendants(list(stats(self.root)), pid)
+            if refs == seen:
+                break
+            seen = refs
+        found = (self.process(ref.pid) for ref in seen)
+        known = set(seen)
+        processes = tuple(one for one in found if one is not None and one.ref in known)
+        if not processes or processes[0].pid != pid:
+            raise NoSuchProcess(f"there is no process {pid}")
+        return Tree(processes)
+
+    def process(self, pid: int) -> Process | None:
+        """Return one process, None if there is none."""
+        folder = f"{self.root}/{pid}"
+        raw, status_raw = read(f"{folder}/stat"), read(f"{folder}/status")
+        if not raw or not status_raw:
+            return None
+        found, status = parse_stat(raw), parse_status(status_raw)
+        if found.pid != int(status.get("Tgid", found.pid)):
+            return None  # /proc/TID can be opened too, and is no process
+        return Process(
+            ref=ProcessRef(found.pid, found.start_time),
+            ppid=found.ppid,
+            pgid=found.pgid,
+            sid=found.sid,
+            state=found.state,
+            threads=numbers(f"{folder}/task") or (pid,),
+            comm=found.comm,
+            argv=_argv(read(f"{folder}/cmdline") or b""),
+            exe=link(f"{folder}/exe") or "",
+            cwd=link(f"{folder}/cwd") or "",
+            uid=_first(status, "Uid"),
+            gid=_first(status, "Gid"),
+            rss=kibibytes(status, "VmRSS"),
+            tty=found.tty,
+            tracer=_first(status, "TracerPid"),
+            kernel_thread=found.kernel_thread,
+        )
+
+    def alive(self, ref: ProcessRef) -> bool:
+        """Whether this very process still exists, as more than a zombie."""
+        found = self._stat(ref.pid)
+        if found is None or found.start_time != ref.start_time:
+            return False
+        # the first thread may have ended while others run on
+        return found.state not in "ZX" or len(numbers(f"{self.root}/{ref.pid}/task")) > 1
+
+    def ancestors(self, pid: int) -> tuple[int, ...]:
+        """Return the pids above `pid`, nearest first; the last one has no parent here."""
+        above: list[int] = []
+        found = self._stat(pid)
+        while found is not None and found.ppid > 0 and found.ppid not in above:
+            above.append(found.ppid)
+            found = self._stat(found.ppid)
+        return tuple(above)
+
+    def devices(self, pids: Iterable[int]) -> tuple[DeviceUse, ...]:
+        """Return every GPU-like device file the processes hold by descriptor or mapping.
+
+        These are NVIDIA's nodes with their capability files, gdrcopy's and InfiniBand's.
+
+        Raises:
+            NotPrivileged: a process may not be looked into; an empty answer would be a lie.
+        """
+        found: list[DeviceUse] = []
+        for pid in pids:
+            folder = f"{self.root}/{pid}"
+            try:
+                held = [(fd, plain(target)[0]) for fd, target in targets(folder)]
+                mapped = sorted({one.target for one in mappings(folder)})
+            except PermissionError as why:
+                if self._stat_state(pid) in "ZX":
+                    continue
+                raise NotPrivileged(f"the open files of process {pid} may not be read") from why
+            found += [DeviceUse(pid, fd, path) for fd, path in held if _GPU_NODES.fullmatch(path)]
+            found += [DeviceUse(pid, None, path) for path in mapped if _GPU_NODES.fullmatch(path)]
+        return tuple(found)
+
+    def taken(self, ids: Iterable[int]) -> tuple[int, ...]:
+        """Return those of the numbers that cannot be given to a new task now, sorted.
+
+        A number is taken by a process, a thread or a zombie, and also while it names the group or
+        the session of a living process: CRIU's clone3 answers EEXIST for all of these.
+        """
+        wanted = set(ids)
+        groups = {number for one in stats(self.root) for number in (one.pgid, one.sid)}
+        used = {n for n in wanted if n in groups or (self.root / str(n)).exists()}
+        return tuple(sorted(used))
+
+    def kill(self, ref: ProcessRef) -> None:
+        """SIGKILL this very process; nothing if it is gone or the pid is another's now."""
+        with suppress(ProcessLookupError):
+            pidfd = os.pidfd_open(ref.pid)
+            try:
+                # opened first, compared second: the pidfd then surely means this process
+                found = self._stat(ref.pid)
+                if found is not None and found.start_time == ref.start_time:
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            finally:
+                os.close(pidfd)
+
+    def reap(self, pids: Iterable[int]) -> dict[int, int]:
+        """Wait, without blocking, for those of the pids that are dead children of this process.
+
+        Only the given pids are waited for: the status of a program that somebody else started
+        and waits for stays where it is.
+
+        Returns:
+            The exit status of each pid reaped now, negative for a signal.
+        """
+        ended: dict[int, int] = {}
+        for pid in pids:
+            with suppress(ChildProcessError):
+                dead, status = os.waitpid(pid, os.WNOHANG)
+                if dead:
+                    ended[dead] = os.waitstatus_to_exitcode(status)
+        return ended
+
+    def _stat(self, pid: int) -> Stat | None:
+        raw = read(f"{self.root}/{pid}/stat")
+        return parse_stat(raw) if raw else None
+
+    def _stat_state(self, pid: int) -> str:
+        found = self._stat(pid)
+        return found.state if found else "X"
+
+
+def _descendants(all_stats: list[Stat], root: int) -> tuple[ProcessRef, ...]:
+    """Order a tree breadth first, siblings by pid; empty if the root is not there."""
+    by_pid = {one.pid: one for one in all_stats}
+    children: dict[int, list[int]] = {}
+    for one in all_stats:
+        children.setdefault(one.ppid, []).append(one.pid)
+    order = [root] if root in by_pid else []
+    for pid in order:  # grows while it is read
+        order += children.get(pid, [])
+    return tuple(ProcessRef(pid, by_pid[pid].start_time) for pid in order)
+
+
+def _argv(cmdline: bytes) -> tuple[str, ...]:
+    """Split a command line; one that was overwritten may end in many zero bytes."""
+    stripped = cmdline.rstrip(b"\0")
+    return tuple(text(part) for part in stripped.split(b"\0")) if stripped else ()
+
+
+def _first(status: dict[str, str], name: str) -> int:
+    parts = status.get(name, "").split()
+    return int(parts[0]) if parts else 0
