@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from gpuckpt.model import Finding
+    from gpuckpt.model import CudaOutcome, Finding
 
 
 class GpuckptError(Exception):
@@ -90,6 +90,41 @@ class ToolTimeout(ToolFailed):
     """A foreign program gave no answer in the time allowed and was ended."""
 
     name = "tool_timeout"
+
+
+class CudaCallFailed(GpuckptError):
+    """A driver call failed for at least one process; the flow turns this into what it means.
+
+    `outcomes` has one entry for every pid that was asked, those that went well included.
+    """
+
+    name = "cuda_call_failed"
+
+    def __init__(self, action: str, outcomes: Iterable[CudaOutcome]) -> None:
+        """Compose the message from what came of each process."""
+        self.action = action
+        self.outcomes = tuple(outcomes)
+        self.failed = tuple(outcome for outcome in self.outcomes if not outcome.ok)
+        super().__init__(
+            f"the driver's {action} failed for {len(self.failed)} of {len(self.outcomes)}: "
+            + "; ".join(outcome.text for outcome in self.failed),
+            excerpt=[outcome.text for outcome in self.failed],
+        )
+
+    @property
+    def gone(self) -> tuple[int, ...]:
+        """The pids of processes that died."""
+        return tuple(outcome.pid for outcome in self.failed if outcome.gone)
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether a lock's time running out is all that happened: a later try may succeed."""
+        return all(outcome.error == "NOT_READY" for outcome in self.failed)
+
+    @property
+    def unanswered(self) -> tuple[int, ...]:
+        """The pids whose call has not come back; what it does to them is still open."""
+        return tuple(outcome.pid for outcome in self.failed if outcome.error == "NO_ANSWER")
 
 
 class UsageError(GpuckptError):

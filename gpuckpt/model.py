@@ -38,6 +38,57 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class CudaBackend:
+    """What makes the driver calls: `kind` is bindings, binary or none (no NVIDIA driver here).
+
+    `cuda` is the CUDA version the driver speaks, as far as it says; `note` why it is not a better
+    kind.
+    """
+
+    kind: str
+    version: str = ""
+    cuda: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CudaOutcome:
+    """What came of one driver call on one process.
+
+    `action` is state, open, lock, checkpoint, restore or unlock. `error` is empty if the process
+    is where the action leads, else the CUresult's name without CUDA_ERROR_ (NOT_READY: the lock's
+    time ran out), or one of GONE, NO_ANSWER, CALLER_LOST, UNEXPECTED_STATE, UNKNOWN. `before` and
+    `after` were read from the driver; None: it could not be read. `gone`: the process died.
+    """
+
+    pid: int
+    action: str
+    error: str = ""
+    before: CudaState | None = None
+    after: CudaState | None = None
+    gone: bool = False
+    detail: str = ""
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Whether the process is where the action leads."""
+        return not self.error
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        if self.ok:
+            return f"pid {self.pid}: {self.action} done"
+        if self.gone and self.before is not None:
+            return f"pid {self.pid}: the driver killed the process during {self.action}"
+        if self.gone:
+            return f"pid {self.pid}: the process is gone"
+        state = f"state {self.after}" if self.after is not None else "state unknown"
+        return f"pid {self.pid}: {self.detail or self.error} ({self.error}), {state}"
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessRef:
     """One process for as long as it lives: a pid alone can be recycled.
 

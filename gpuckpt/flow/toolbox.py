@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuckpt.model import (
+        CudaBackend,
         CudaState,
         DeviceUse,
         GpuUse,
@@ -83,14 +84,21 @@ class CudaTool(Protocol):
     """The driver's checkpoint calls over many processes, side by side.
 
     Every call takes pids, returns once all have an answer, and raises CudaCallFailed with the
-    state of every pid read back if any of them refused. Nothing toggles.
+    state of every pid read back if any of them refused. Nothing toggles: a process that is
+    already where an action leads is left alone, one that is anywhere else is refused.
     """
 
+    def describe(self) -> CudaBackend:
+        """Say what makes the calls; DriverUnfit if there is a driver and nothing can."""
+
     def states(self, pids: Sequence[int]) -> dict[int, CudaState]:
-        """Ask the driver what it knows of each process."""
+        """Ask the driver what it knows of each process; NONE for one that is gone."""
 
     def open(self, first: Mapping[int, CudaState]) -> None:
-        """Get ready to act on these processes and to bring them back to `first` if we die."""
+        """Get ready to act on these processes and to bring them back to `first` if we die.
+
+        May be called again for more. `first` CHECKPOINTED means: leave it as it is.
+        """
 
     def lock(self, pids: Sequence[int], timeout: float) -> dict[int, CudaState]:
         """RUNNING to LOCKED, at most `timeout` seconds each."""
@@ -105,7 +113,10 @@ class CudaTool(Protocol):
         """LOCKED to RUNNING."""
 
     def close(self) -> None:
-        """Let go of all processes as they are now; no undo after this."""
+        """Let go of all processes as they are now; no undo after this.
+
+        Only a process whose call has not come back keeps its way back to `first`.
+        """
 
 
 class CriuTool(Protocol):
