@@ -66,6 +66,9 @@ class HostTool(Protocol):
     def facts(self) -> HostFacts:
         """Return what a manifest records and a restore compares."""
 
+    def memory_available(self, pid: int) -> int:
+        """Return the bytes of memory a process can still get, its cgroup's limit counted."""
+
     def free_bytes(self, folder: Path) -> int:
         """Return the bytes this user can still write under `folder`."""
 

@@ -1,0 +1,106 @@
+"""The host: kernel, CPU, memory, privilege and room on disks."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+from gpuckpt.model import HostFacts
+from gpuckpt.tools.cgroups import Cgroups
+from gpuckpt.tools.procfs import kibibytes, parse_status, read, text
+
+# What CRIU uses as root, by bit in <linux/capability.h>. CAP_SYS_RESOURCE is not among them:
+# CRIU 4.2 complains about its absence on virtual machines and works.
+_CAPABILITIES: Final = {
+    0: "CAP_CHOWN",
+    1: "CAP_DAC_OVERRIDE",
+    3: "CAP_FOWNER",
+    5: "CAP_KILL",
+    6: "CAP_SETGID",
+    7: "CAP_SETUID",
+    8: "CAP_SETPCAP",
+    12: "CAP_NET_ADMIN",
+    19: "CAP_SYS_PTRACE",
+    21: "CAP_SYS_ADMIN",
+}
+
+
+class Host:
+    """The host as seen by this process."""
+
+    def __init__(self, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> None:
+        """Read from `proc` and `sys`: recorded folders serve as well as the real ones."""
+        self._proc = proc
+        self._sys = sys
+
+    def facts(self) -> HostFacts:
+        """Return what a manifest records and a restore compares."""
+        name = os.uname()
+        model, flags = _cpu(text(self._read(self._proc / "cpuinfo")))
+        status = parse_status(self._read(self._proc / "self" / "status"))
+        held = int(status.get("CapEff", "0"), 16)
+        return HostFacts(
+            hostname=name.nodename,
+            kernel=name.release,
+            boot_id=text(self._read(self._proc / "sys/kernel/random/boot_id")).strip(),
+            arch=name.machine,
+            libc=_libc(),
+            cpu_model=model,
+            cpu_flags=flags,
+            cpu_count=os.cpu_count() or 1,
+            memory_total=kibibytes(self._meminfo(), "MemTotal"),
+            memory_available=self.memory_available(os.getpid()),
+            huge_pages=self._huge_pages(),
+            euid=os.geteuid(),
+            missing_capabilities=tuple(
+                cap for bit, cap in _CAPABILITIES.items() if not held & 1 << bit
+            ),
+        )
+
+    def memory_available(self, pid: int) -> int:
+        """Return the bytes of memory a process can still get, its cgroup's limit counted."""
+        available = kibibytes(self._meminfo(), "MemAvailable")
+        headroom = Cgroups(self._proc).memory_headroom(pid)
+        return available if headroom is None else min(available, headroom)
+
+    def free_bytes(self, folder: Path) -> int:
+        """Return the bytes that can still be written under `folder`, or where it will be made.
+
+        The share a filesystem keeps for root is left alone.
+        """
+        there = folder.absolute()
+        while not there.exists() and there != there.parent:
+            there = there.parent
+        found = os.statvfs(there)
+        return found.f_bavail * found.f_frsize
+
+    def _meminfo(self) -> dict[str, str]:
+        return parse_status(self._read(self._proc / "meminfo"))
+
+    def _huge_pages(self) -> str:
+        modes = text(self._read(self._sys / "kernel/mm/transparent_hugepage/enabled"))
+        found = re.search(r"\[(\w+)\]", modes)
+        return found[1] if found else ""
+
+    def _read(self, path: Path) -> bytes:
+        try:
+            return read(path) or b""
+        except OSError:
+            return b""
+
+
+def _cpu(cpuinfo: str) -> tuple[str, tuple[str, ...]]:
+    """Return model and sorted feature flags of the first processor."""
+    first = parse_status(cpuinfo.partition("\n\n")[0].encode())
+    found = {name.strip(): value for name, value in first.items()}
+    flags = found.get("flags") or found.get("Features") or ""
+    return found.get("model name", ""), tuple(sorted(flags.split()))
+
+
+def _libc() -> str:
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (ValueError, OSError):  # not glibc
+        return ""

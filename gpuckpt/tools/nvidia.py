@@ -1,0 +1,128 @@
+"""NVML: the NVIDIA driver, its GPUs, and who holds how much of their memory.
+
+NVML is asked for one field at a time and may refuse any of them: a virtual machine has no
+persistence mode, a consumer GPU no MIG. Nothing here knows CUDA.
+"""
+
+from __future__ import annotations
+
+import importlib
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gpuckpt.model import Gpu, GpuUse, NvidiaFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+_T = TypeVar("_T")
+
+
+class Nvidia:
+    """The NVIDIA driver of this host, if there is one.
+
+    NVML stays open from the first question to `close`: opening it costs up to a second on a host
+    with many GPUs.
+    """
+
+    def __init__(self, nvml: Any = None) -> None:  # noqa: ANN401 - the library has no types
+        """Use the pynvml module, or whatever stands in for it."""
+        self._given = nvml
+        self._open: Any = None
+
+    def facts(self) -> NvidiaFacts | None:
+        """Return driver and GPUs in NVML's order, None where there is no driver."""
+        nvml = self._library()
+        if nvml is None:
+            return None
+        cuda = self._ask(nvml.nvmlSystemGetCudaDriverVersion_v2, default=0)
+        return NvidiaFacts(
+            driver=_text(self._ask(nvml.nvmlSystemGetDriverVersion, default="")),
+            cuda=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
+            gpus=tuple(self._gpu(index, handle) for index, handle in self._handles()),
+        )
+
+    def uses(self, pids: Iterable[int]) -> tuple[GpuUse, ...]:
+        """Return the bytes the given processes hold on each GPU.
+
+        0 bytes means that the process is known there and NVML does not say how much it holds, as
+        inside some virtual machines: the caller has to estimate. In a pid namespace of its own
+        NVML may speak of the host's pids.
+        """
+        wanted = set(pids)
+        if self._library() is None or not wanted:
+            return ()
+        found: dict[tuple[int, str], int] = {}
+        for _, handle in self._handles():
+            running: list[Any] = self._ask(
+                self._open.nvmlDeviceGetComputeRunningProcesses, handle, default=[]
+            )
+            uuid = _text(self._ask(self._open.nvmlDeviceGetUUID, handle, default=""))
+            for process in running:
+                if process.pid in wanted:
+                    key = (process.pid, uuid)
+                    found[key] = found.get(key, 0) + (process.usedGpuMemory or 0)
+        return tuple(GpuUse(pid, uuid, held) for (pid, uuid), held in found.items())
+
+    def close(self) -> None:
+        """Let go of NVML; the next question opens it again."""
+        if self._open is not None:
+            with suppress(self._open.NVMLError):
+                self._open.nvmlShutdown()
+            self._open = None
+
+    def _library(self) -> Any:  # noqa: ANN401 - see __init__
+        """Return NVML, opened, or None where there is no driver."""
+        if self._open is None:
+            nvml = self._given or _pynvml()
+            if nvml is not None:
+                with suppress(nvml.NVMLError):
+                    nvml.nvmlInit()
+                    self._open = nvml
+        return self._open
+
+    def _handles(self) -> Iterator[tuple[int, object]]:
+        count = self._ask(self._open.nvmlDeviceGetCount, default=0)
+        for index in range(count):
+            # None: a GPU that has fallen off the bus still counts, all its fields are empty
+            yield index, self._ask(self._open.nvmlDeviceGetHandleByIndex, index, default=None)
+
+    def _gpu(self, index: int, handle: object) -> Gpu:
+        nvml = self._open
+        memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle, default=None)
+        pci = self._ask(nvml.nvmlDeviceGetPciInfo, handle, default=None)
+        capability = self._ask(nvml.nvmlDeviceGetCudaComputeCapability, handle, default=())
+        mig = self._ask(nvml.nvmlDeviceGetMigMode, handle, default=None)
+        persistence = self._ask(nvml.nvmlDeviceGetPersistenceMode, handle, default=None)
+        return Gpu(
+            index=index,
+            uuid=_text(self._ask(nvml.nvmlDeviceGetUUID, handle, default="")),
+            name=_text(self._ask(nvml.nvmlDeviceGetName, handle, default="")),
+            memory_total=int(memory.total) if memory else 0,
+            memory_free=int(memory.free) if memory else 0,
+            bus_id=_text(pci.busId) if pci else "",
+            compute_capability=".".join(str(part) for part in capability),
+            mig=None if mig is None else bool(mig[0]),
+            persistence=None if persistence is None else bool(persistence),
+        )
+
+    def _ask(self, call: Callable[..., Any], *args: object, default: _T) -> Any | _T:  # noqa: ANN401
+        """Ask one thing; `default` if NVML, or a library older than the question, refuses."""
+        if None in args:
+            return default
+        try:
+            return call(*args)
+        except self._open.NVMLError:
+            return default
+
+
+def _pynvml() -> Any:  # noqa: ANN401 - see Nvidia.__init__
+    try:
+        return importlib.import_module("pynvml")
+    except ImportError:
+        return None
+
+
+def _text(raw: str | bytes) -> str:
+    """Return text; nvidia-ml-py gave bytes before version 12."""
+    return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)

@@ -1,0 +1,105 @@
+"""NVML may be absent, and may refuse any single question."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from gpuckpt.model import GpuUse
+from gpuckpt.tools.nvidia import Nvidia
+
+
+class Refused(Exception):
+    """What the stand-in raises where NVML would raise NVMLError."""
+
+
+def refuse(*_: object) -> Any:
+    raise Refused
+
+
+class _Library:
+    """Stands in for pynvml on a host with two GPUs, the second of which has fallen off the bus."""
+
+    NVMLError = Refused
+
+    def __init__(self) -> None:
+        self.opened = 0
+        self.nvmlSystemGetDriverVersion = lambda: b"580.159.04"
+        self.nvmlSystemGetCudaDriverVersion_v2 = lambda: 13010
+        self.nvmlDeviceGetCount = lambda: 2
+        self.nvmlDeviceGetHandleByIndex = lambda index: "h0" if index == 0 else refuse()
+        self.nvmlDeviceGetUUID = lambda _: "GPU-1"
+        self.nvmlDeviceGetName = lambda _: b"NVIDIA H200"
+        self.nvmlDeviceGetMemoryInfo = lambda _: SimpleNamespace(total=100, free=60, used=40)
+        self.nvmlDeviceGetPciInfo = lambda _: SimpleNamespace(busId="00000000:0A:00.0")
+        self.nvmlDeviceGetCudaComputeCapability = lambda _: (9, 0)
+        self.nvmlDeviceGetMigMode = lambda _: [0, 1]
+        self.nvmlDeviceGetPersistenceMode = lambda _: 1
+        self.processes = [(5, 30), (5, 4), (6, None), (7, 1)]
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        self.opened += 1
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.opened -= 1
+
+    def nvmlDeviceGetComputeRunningProcesses(self, _: object) -> list[Any]:  # noqa: N802
+        return [SimpleNamespace(pid=pid, usedGpuMemory=held) for pid, held in self.processes]
+
+
+def test_driver_and_gpus_are_described() -> None:
+    facts = Nvidia(_Library()).facts()
+    assert facts is not None
+    assert (facts.driver, facts.cuda) == ("580.159.04", "13.1")
+    first, second = facts.gpus
+    assert (first.index, first.uuid, first.name) == (0, "GPU-1", "NVIDIA H200")
+    assert (first.memory_total, first.memory_free, first.bus_id) == (100, 60, "00000000:0A:00.0")
+    assert (first.compute_capability, first.mig, first.persistence) == ("9.0", False, True)
+    assert (second.index, second.uuid, second.memory_total, second.mig) == (1, "", 0, None)
+
+
+def test_each_question_may_be_refused() -> None:
+    library = _Library()
+    for name in list(vars(library)):
+        if name.startswith("nvmlDevice") and not name.endswith(("Count", "ByIndex")):
+            setattr(library, name, refuse)
+    facts = Nvidia(library).facts()
+    assert facts is not None
+    assert facts.gpus[0] == facts.gpus[0].__class__(0, "", "", 0, 0, "")
+    assert facts.gpus[0].mig is None
+    assert facts.gpus[0].persistence is None
+
+
+def test_bytes_are_summed_per_process_and_gpu() -> None:
+    uses = Nvidia(_Library()).uses([5, 6, 8])
+    assert uses == (GpuUse(5, "GPU-1", 34), GpuUse(6, "GPU-1", 0))
+    assert Nvidia(_Library()).uses([]) == ()
+
+
+def test_no_driver_is_no_error() -> None:
+    library = _Library()
+    library.nvmlInit = refuse  # type: ignore[method-assign]
+    nvidia = Nvidia(library)
+    assert nvidia.facts() is None
+    assert nvidia.uses([5]) == ()
+    nvidia.close()
+    assert library.opened == 0
+
+
+def test_nvml_is_opened_once_and_let_go() -> None:
+    library = _Library()
+    nvidia = Nvidia(library)
+    nvidia.facts()
+    nvidia.uses([5])
+    assert library.opened == 1
+    nvidia.close()
+    nvidia.close()
+    assert library.opened == 0
+    assert nvidia.uses([5])
+
+
+def test_the_real_library_answers_or_is_absent() -> None:
+    nvidia = Nvidia()
+    facts = nvidia.facts()
+    assert facts is None or facts.driver
+    nvidia.close()
