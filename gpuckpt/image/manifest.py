@@ -6,9 +6,19 @@ gpuckpt may use an image at all. FORMAT.md describes every field.
 
 from __future__ import annotations
 
+import re
+from typing import TYPE_CHECKING
+
 import msgspec
 
+from gpuckpt.errors import Bug, GpuckptError, ImageDamaged, ImageUnsupported
+from gpuckpt.image import wire
+from gpuckpt.image.frames import LARGEST_TABLE, MAX_FRAME, SMALLEST_FRAME, table_size
+from gpuckpt.image.names import check_name
 from gpuckpt.model import Gpu, GpuUse, Receipt, TcpPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 FORMAT = "gpuckpt-image-1"
 KNOWN_NEEDS = frozenset({"criu-stream", "cuda-in-pages"})
@@ -130,3 +140,115 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", ta
     files: tuple[FileEntry, ...]
     totals: Totals
     receipt: Receipt
+
+
+class _Peek(msgspec.Struct):
+    format: str = ""
+
+
+_ANY_FORMAT = re.compile(r"gpuckpt-image-[1-9][0-9]{0,8}", re.ASCII)
+_DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_LARGEST_PID = 1 << 22
+_LARGEST_UID = (1 << 32) - 1
+_LARGEST_PORT = (1 << 16) - 1
+
+
+def encode(manifest: Manifest) -> bytes:
+    """Return manifest.json: indented JSON that ends with a newline.
+
+    Raises:
+        Bug: decode would not take it, so it must never become an image.
+    """
+    try:
+        plain = wire.escape(msgspec.to_builtins(manifest))
+        data = msgspec.json.format(msgspec.json.encode(plain), indent=2) + b"\n"
+        back = decode(data)
+    except (GpuckptError, msgspec.MsgspecError, UnicodeError) as why:
+        raise Bug(f"The manifest could not be read back: {why}") from why
+    if back != manifest:
+        raise Bug("The manifest is not what it was after reading it back.")
+    return data
+
+
+def decode(data: bytes) -> Manifest:
+    """Return the manifest in `data`; entries of `needs` are not judged here.
+
+    Raises:
+        ImageUnsupported: its format is a newer one.
+        ImageDamaged: it is no JSON, misses fields, or holds what no manifest may hold.
+    """
+    if len(data) > LARGEST_MANIFEST:
+        raise ImageDamaged(f"{len(data)} bytes are too many for a manifest.")
+    try:
+        _check_format(msgspec.json.decode(data, type=_Peek).format)
+        manifest = msgspec.json.decode(data, type=Manifest)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as why:
+        raise ImageDamaged(f"The manifest cannot be read: {why}") from why
+    plain = msgspec.to_builtins(manifest)
+    found = next(wire.flaws(plain), None) or next(_flaws(manifest), None)
+    if found:
+        raise ImageDamaged(f"The manifest cannot be trusted: {found}.")
+    if wire.escaped(plain):
+        manifest = msgspec.convert(wire.unescape(plain), Manifest)
+    return manifest
+
+
+def unknown_needs(manifest: Manifest) -> tuple[str, ...]:
+    """Return what the image needs of a restore and this gpuckpt does not know."""
+    return tuple(need for need in manifest.needs if need not in KNOWN_NEEDS)
+
+
+def _check_format(text: str) -> None:
+    if text == FORMAT:
+        return
+    if _ANY_FORMAT.fullmatch(text):
+        raise ImageUnsupported(f"The image has format {text}; this gpuckpt reads {FORMAT}.")
+    raise ImageDamaged("The manifest does not name a format of gpuckpt images.")
+
+
+def _flaws(manifest: Manifest) -> Iterator[str]:
+    yield from _tree_flaws(manifest)
+    names: set[str] = set()
+    for entry in manifest.files:
+        if entry.name in names:
+            yield f"file {entry.name!a} is listed twice"
+        names.add(entry.name)
+        yield from _entry_flaws(entry)
+    raw = sum(entry.raw_size for entry in manifest.files)
+    stored = sum(entry.stored_size for entry in manifest.files)
+    if (manifest.totals.raw, manifest.totals.stored) != (raw, stored):
+        yield "its totals are not the sums of its files"
+    if manifest.totals.pages > raw:
+        yield "its totals claim more bytes of pages than there are bytes"
+
+
+def _tree_flaws(manifest: Manifest) -> Iterator[str]:
+    pids = [process.pid for process in manifest.tree]
+    if len(set(pids)) != len(pids):
+        yield "a pid is listed twice"
+    if not pids or pids[0] != manifest.root_pid:
+        yield "its tree does not begin with its root"
+    threads = (tid for process in manifest.tree for tid in process.threads)
+    numbers = (*pids, *threads, *manifest.ids)
+    if min(pids, default=0) < 1 or max(numbers, default=0) > _LARGEST_PID:
+        yield "a number in it can be no pid"
+    for process in manifest.tree:
+        if max(process.uid, process.gid) > _LARGEST_UID:
+            yield f"process {process.pid} has an impossible owner"
+    for listener in manifest.outside.listeners:
+        if listener.port > _LARGEST_PORT:
+            yield f"{listener.port} is no port"
+
+
+def _entry_flaws(entry: FileEntry) -> Iterator[str]:
+    try:
+        check_name(entry.name)
+    except ImageDamaged as why:
+        yield why.message.rstrip(".")
+    if not (_DIGEST.fullmatch(entry.stored_blake3) and _DIGEST.fullmatch(entry.table_blake3)):
+        yield f"file {entry.name!a} has no BLAKE3 digests"
+    table = table_size(entry.frames)
+    least = (entry.frames - 1) * SMALLEST_FRAME if entry.frames else -1
+    fits = least < entry.raw_size <= entry.frames * MAX_FRAME
+    if not fits or table > LARGEST_TABLE or entry.stored_size < table + entry.frames:
+        yield f"file {entry.name!a} has sizes that cannot be"

@@ -1,0 +1,57 @@
+"""One damaged place of an image, for `verify` to list and for a restore to refuse."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpuckpt.errors import ImageDamaged
+from gpuckpt.model import Finding, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+_REMEDY = "Restore from another copy of the image."
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """What is wrong with one file of an image, or with one frame of it.
+
+    `file` is the path inside the image, `frame` counts from 0, `offset` is the frame's first
+    byte in the stored file; both are None where the whole file is meant.
+    """
+
+    file: str
+    reason: str
+    frame: int | None = None
+    offset: int | None = None
+
+    def __str__(self) -> str:
+        """Return one line for people; names that came from the disk are made harmless."""
+        where = "" if self.frame is None else f", frame {self.frame} at byte {self.offset}"
+        return f"{ascii(self.file)[1:-1]}{where}: {self.reason}"
+
+    def finding(self) -> Finding:
+        """Return it as a finding that stops a restore."""
+        return Finding("image-damaged", Severity.BLOCKER, self.file, f"{self}.", _REMEDY)
+
+
+class Damaged(Exception):
+    """Stops the use of one file of an image; `damage` says why. Never leaves the room."""
+
+    def __init__(self, damage: Damage) -> None:
+        """Keep what was found."""
+        super().__init__(str(damage))
+        self.damage = damage
+
+
+def refusal(path: Path, damages: Iterable[Damage]) -> ImageDamaged:
+    """Return the error for an image with these damages; the message names the first."""
+    found = tuple(damages)
+    more = f" ({len(found)} damages in all)" if len(found) > 1 else ""
+    return ImageDamaged(
+        f"The image {path} is damaged: {found[0]}{more}.",
+        findings=[damage.finding() for damage in found],
+    )

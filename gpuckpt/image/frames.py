@@ -1,0 +1,153 @@
+"""The bytes of one stored file: zstd frames, and the table of them at the end.
+
+A stored file is a row of independent zstd frames, followed by one zstd skippable frame that
+holds the frame table. Any zstd program skips the table and gives back CRIU's bytes; with the
+table every frame can be found, unpacked and checked alone. FORMAT.md has the layout.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+import zstandard
+from blake3 import blake3
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FRAME_SIZE = 4 << 20
+MAX_FRAME = 16 << 20
+SMALLEST_FRAME = 64 << 10
+LARGEST_TABLE = 128 << 20
+
+_SKIPPABLE = 0x184D2A5E
+_MAGIC = b"gpckptFT"
+_VERSION = 1
+_HEAD = struct.Struct("<II8sII")  # skippable magic, payload size; then magic, version, count
+_ENTRY = struct.Struct("<II32s")  # stored bytes, raw bytes, BLAKE3 of the raw bytes
+_UNFRAMED = 8
+
+
+class TableDamaged(Exception):
+    """A frame table that does not say what it should; the message says what is wrong."""
+
+
+class FrameDamaged(Exception):
+    """A frame that does not hold the bytes it should; the message says what is wrong."""
+
+
+class Frame(NamedTuple):
+    """One frame: where it lies in the stored file, and what it unpacks to."""
+
+    number: int
+    offset: int
+    stored: int
+    raw: int
+    digest: bytes
+
+
+class FrameTable:
+    """The frames of one stored file, in order; offsets are derived, so none can overlap."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self, entries: bytes | memoryview) -> None:
+        """Take the packed entries, without the head."""
+        self._entries = entries
+
+    def __len__(self) -> int:
+        """Return how many frames there are."""
+        return len(self._entries) // _ENTRY.size
+
+    def __iter__(self) -> Iterator[Frame]:
+        """Yield the frames from the start of the file to its end."""
+        offset = 0
+        for number, (stored, raw, digest) in enumerate(_ENTRY.iter_unpack(self._entries)):
+            yield Frame(number, offset, stored, raw, digest)
+            offset += stored
+
+
+def table_size(frames: int) -> int:
+    """Return how many bytes at the end of a stored file its table takes."""
+    return _HEAD.size + frames * _ENTRY.size
+
+
+def largest_stored(raw: int) -> int:
+    """Return the most bytes that a frame of `raw` bytes may take."""
+    return raw + (raw >> 8) + 1024
+
+
+def encode_entry(stored: int, raw: int, digest: bytes) -> bytes:
+    """Return one frame's entry of the table."""
+    return _ENTRY.pack(stored, raw, digest)
+
+
+def encode_table(entries: bytes | bytearray) -> bytes:
+    """Return the skippable frame that ends a stored file, from its packed entries."""
+    count, rest = divmod(len(entries), _ENTRY.size)
+    if rest or table_size(count) > LARGEST_TABLE:
+        raise ValueError(f"a table cannot have {len(entries)} bytes of entries")
+    size = table_size(count) - _UNFRAMED
+    return _HEAD.pack(_SKIPPABLE, size, _MAGIC, _VERSION, count) + bytes(entries)
+
+
+def decode_table(data: bytes, *, frames: int, raw_size: int, stored_size: int) -> FrameTable:
+    """Return the table in `data`, once it agrees with what the manifest says of the file.
+
+    Raises:
+        TableDamaged: it is no table, or its lengths do not add up to those given.
+    """
+    size = table_size(frames)
+    if len(data) != size:
+        raise TableDamaged(f"its frame table has {len(data)} bytes instead of {size}")
+    head = _HEAD.unpack_from(data)
+    if head != (_SKIPPABLE, size - _UNFRAMED, _MAGIC, _VERSION, frames):
+        raise TableDamaged("its frame table does not begin as one")
+    table = FrameTable(memoryview(data)[_HEAD.size :])
+    raw_sum = stored_sum = 0
+    for frame in table:
+        _check_lengths(frame, last=frame.number == frames - 1)
+        raw_sum += frame.raw
+        stored_sum += frame.stored
+    if raw_sum != raw_size:
+        raise TableDamaged(f"its frames hold {raw_sum} bytes instead of {raw_size}")
+    if stored_sum + size != stored_size:
+        raise TableDamaged(f"its frames take {stored_sum} bytes instead of {stored_size - size}")
+    return table
+
+
+def decode_frame(unpacker: zstandard.ZstdDecompressor, frame: Frame, stored: bytes) -> bytes:
+    """Return the raw bytes of one frame, proved to be those that were packed.
+
+    Nothing is allocated from what the frame itself claims: its sizes are compared with the
+    table's first.
+
+    Raises:
+        FrameDamaged: it is no zstd frame of this size, or its bytes have another digest.
+    """
+    if len(stored) != frame.stored:
+        raise FrameDamaged(f"only {len(stored)} of its {frame.stored} bytes are there")
+    try:
+        claim = zstandard.get_frame_parameters(stored)
+        if claim.content_size != frame.raw or claim.window_size > MAX_FRAME:
+            raise FrameDamaged("its head claims another size")
+        raw = unpacker.decompress(stored, allow_extra_data=False)
+    except zstandard.ZstdError as why:
+        raise FrameDamaged(f"it cannot be unpacked ({why})") from why
+    if blake3(raw).digest() != frame.digest:
+        raise FrameDamaged("its bytes do not have the digest they were stored with")
+    return raw
+
+
+def new_unpacker() -> zstandard.ZstdDecompressor:
+    """Return a decompressor that takes frames of this format only; not for two threads."""
+    return zstandard.ZstdDecompressor(max_window_size=MAX_FRAME)
+
+
+def _check_lengths(frame: Frame, *, last: bool) -> None:
+    smallest = 1 if last else SMALLEST_FRAME
+    if not smallest <= frame.raw <= MAX_FRAME:
+        raise TableDamaged(f"frame {frame.number} claims {frame.raw} raw bytes")
+    if not 1 <= frame.stored <= largest_stored(frame.raw):
+        raise TableDamaged(f"frame {frame.number} claims {frame.stored} stored bytes")

@@ -1,0 +1,164 @@
+"""manifest.json: what is written comes back, and nothing else is believed."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpuckpt.errors import Bug, ImageDamaged, ImageUnsupported
+from gpuckpt.image import manifest as m
+from tests import image_samples as samples
+
+
+def sample() -> m.Manifest:
+    raw = b"x" * 100000
+    return samples.manifest(files=(samples.entry("pages-1.img", raw, *samples.stored(raw)),))
+
+
+def changed(path: str, value: Any) -> bytes:
+    """Return the sample's JSON with one field, "a.0.b", set to something else."""
+    document = json.loads(m.encode(sample()))
+    *way, last = path.split(".")
+    place: Any = document
+    for key in way:
+        place = place[int(key)] if isinstance(place, list) else place[key]
+    place[int(last) if isinstance(place, list) else last] = value
+    return json.dumps(document).encode()
+
+
+def test_a_manifest_comes_back_as_it_was() -> None:
+    data = m.encode(sample())
+    assert m.decode(data) == sample()
+    assert data.endswith(b"}\n")
+    assert json.loads(data)["format"] == "gpuckpt-image-1"
+
+
+def test_bytes_that_are_no_utf8_come_back(  # paths and arguments may hold any byte
+) -> None:
+    odd = os.fsdecode(b"/data/\xff\xfe/\xf4\x8f\xbe\x80/\xc3\xa9")
+    files = (m.FileRecord(path=odd, size=1, mode=33188, build_id="", mtime_ns=-5),)
+    whole = samples.manifest(outside=m.Outside(files=files, listeners=(), terminals=(odd,)))
+    data = m.encode(whole)
+    assert os.fsencode(m.decode(data).outside.files[0].path) == os.fsencode(odd)
+    assert m.decode(data) == whole
+    data.decode("utf-8")
+
+
+def test_a_manifest_that_could_not_be_read_back_is_never_written() -> None:
+    for bad in (
+        samples.manifest(root_pid=5),
+        samples.manifest(labels={"a": "\0"}),
+        samples.manifest(labels={"a": "\ud800"}),
+        samples.manifest(ids=[1000, 1001]),
+    ):
+        with pytest.raises(Bug):
+            m.encode(bad)
+
+
+def test_fields_of_a_later_gpuckpt_are_passed_over() -> None:
+    assert m.decode(changed("later", {"deep": [1, {"x": -1}]})) == sample()
+
+
+def test_unknown_needs_are_told_and_do_not_stop_the_reading() -> None:
+    found = m.decode(changed("needs", ["criu-stream", "teleport", "x"]))
+    assert m.unknown_needs(found) == ("teleport", "x")
+    assert m.unknown_needs(sample()) == ()
+
+
+def test_a_newer_format_is_unsupported() -> None:
+    with pytest.raises(ImageUnsupported, match="gpuckpt-image-2"):
+        m.decode(changed("format", "gpuckpt-image-2"))
+
+
+@pytest.mark.parametrize("text", ["", "gpuckpt-image-0", "gpuckpt-image-1 ", "other"])
+def test_another_format_is_damage(text: str) -> None:
+    with pytest.raises(ImageDamaged):
+        m.decode(changed("format", text))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"\xff\xfe",
+        b"[" * 100000,
+        b'{"format": ' + b'{"a":' * 100000,
+        b'{"format": "gpuckpt-image-1"}',
+        b'{"format": 1}',
+        b'{"format": "gpuckpt-image-1", "root_pid": ' + b"9" * 5000 + b"}",
+    ],
+)
+def test_what_is_no_manifest_is_damage(data: bytes) -> None:
+    with pytest.raises(ImageDamaged):
+        m.decode(data)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("files.0.name", "../pages-1.img"),
+        ("files.0.name", "/etc/passwd"),
+        ("files.0.name", "a\0b"),
+        ("files.0.name", ""),
+        ("files.0.raw_size", -1),
+        ("files.0.raw_size", 1 << 50),
+        ("files.0.raw_size", 0),
+        ("files.0.raw_size", 1.5),
+        ("files.0.raw_size", "100000"),
+        ("files.0.raw_size", True),
+        ("files.0.frames", 1 << 40),
+        ("files.0.frames", 0),
+        ("files.0.frames", -1),
+        ("files.0.stored_size", 10),
+        ("files.0.stored_size", 1 << 62),
+        ("files.0.stored_blake3", "A" * 64),
+        ("files.0.table_blake3", "a" * 63),
+        ("files", []),
+        ("totals.raw", 1),
+        ("totals.stored", 1),
+        ("totals.pages", 1 << 40),
+        ("tree", []),
+        ("tree.1.pid", 1000),
+        ("tree.0.pid", 0),
+        ("tree.0.threads", [1 << 23]),
+        ("tree.0.uid", 1 << 32),
+        ("tree.0.argv", ["a\0b"]),
+        ("tree.0.start_time", -1),
+        ("root_pid", 1001),
+        ("ids", [1 << 30]),
+        ("host.memory_total", -1),
+        ("host.memory_total", 1 << 63),
+        ("nvidia.gpus.0.memory_total", -1),
+        ("receipt.seconds", -1.0),
+        ("receipt.seconds", None),
+        ("labels", {"a": 1}),
+        ("labels", {"a\0": "x"}),
+        ("options.tcp", "sometimes"),
+        ("outside.listeners", [{"protocol": "tcp", "address": "::", "port": 65536}]),
+    ],
+)
+def test_a_field_that_cannot_be_is_damage(path: str, value: Any) -> None:
+    with pytest.raises(ImageDamaged) as caught:
+        m.decode(changed(path, value))
+    assert "\0" not in str(caught.value)
+
+
+def test_a_file_listed_twice_is_damage() -> None:
+    both = sample().files * 2
+    document = msgspec.to_builtins(sample())
+    document["files"] = msgspec.to_builtins(both)
+    document["totals"] = {"raw": 200000, "stored": both[0].stored_size * 2, "pages": 0}
+    with pytest.raises(ImageDamaged, match="twice"):
+        m.decode(json.dumps(document).encode())
+
+
+def test_too_many_bytes_are_refused_unread() -> None:
+    with pytest.raises(ImageDamaged, match="too many"):
+        m.decode(bytes(m.LARGEST_MANIFEST + 1))
