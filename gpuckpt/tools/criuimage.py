@@ -1,0 +1,192 @@
+"""What CRIU's images say of a tree: pids, files, listeners, terminals, pages.
+
+Read from bytes, so that it does not matter how the image is stored. Field numbers are those of
+CRIU 4.2.1, checked against its images; an image of another kind, a damaged or a forged one ends in
+ImageDamaged and nothing else.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from gpuckpt.errors import ImageDamaged
+from gpuckpt.model import FileRef, Listener
+from gpuckpt.tools.wire import Message, little_words, records, service_records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+PAGE: Final = 4096
+
+_INVENTORY: Final = 0x58313116
+_PSTREE: Final = 0x50273030
+_FILES: Final = 0x56303138
+_REMAPS: Final = 0x59133954
+_PAGEMAP: Final = 0x56084025
+
+_PRESENT: Final = 4  # PE_PRESENT in pagemap flags
+_TCP, _UDP, _LISTENING = 6, 17, 10
+_ADDRESS_BYTES: Final = {2: 4, 10: 16}  # AF_INET, AF_INET6
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What inventory.img says of the dump as a whole."""
+
+    version: int
+    plugins: tuple[str, ...]
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskIds:
+    """The numbers one process will have again."""
+
+    pid: int
+    ppid: int
+    pgid: int
+    sid: int
+    threads: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFiles:
+    """What a restore expects outside the image."""
+
+    files: tuple[FileRef, ...]
+    listeners: tuple[Listener, ...]
+    terminals: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pagemap:
+    """One pagemap: which pages-N.img it describes and how many pages must be in there."""
+
+    pages_id: int
+    pages: int
+
+    @property
+    def bytes(self) -> int:
+        """The exact size of pages-N.img."""
+        return self.pages * PAGE
+
+
+def read_inventory(raw: bytes) -> Inventory:
+    """Read inventory.img.
+
+    Raises:
+        ImageDamaged: these bytes are no such image.
+    """
+    entry = next(service_records(raw, _INVENTORY, "inventory.img"), None)
+    if entry is None:
+        raise ImageDamaged("inventory.img is empty")
+    plugins = entry.message(12)
+    names = plugins.bytes(12) if plugins else ()
+    listed = tuple(name.decode("utf-8", "backslashreplace") for name in names)
+    return Inventory(entry.number(1), listed, entry.text(13))
+
+
+def read_pstree(raw: bytes) -> tuple[TaskIds, ...]:
+    """Read pstree.img: the tree's processes, the root first.
+
+    Raises:
+        ImageDamaged: these bytes are no such image.
+    """
+    return tuple(
+        TaskIds(one.number(1), one.number(2), one.number(3), one.number(4), one.numbers(5))
+        for one in records(raw, _PSTREE, "pstree.img")
+    )
+
+
+def ids(tasks: Iterable[TaskIds]) -> tuple[int, ...]:
+    """Return every number that must be free for a restore: pids, threads, groups, sessions.
+
+    A group or session from outside the tree is among them only if the tree's root leads it:
+    CRIU's shell-job puts the others into its own.
+    """
+    listed = tuple(tasks)
+    own = {number for one in listed for number in (one.pid, *one.threads)}
+    root = listed[0] if listed else None
+    outside = {root.pgid, root.sid} - own if root else set()
+    named = {number for one in listed for number in (one.pgid, one.sid)}
+    return tuple(sorted((own | named) - outside - {0}))
+
+
+def read_pagemap(raw: bytes) -> Pagemap:
+    """Read pagemap-PID.img or pagemap-shmem-ID.img.
+
+    Raises:
+        ImageDamaged: these bytes are no such image.
+    """
+    entries = records(raw, _PAGEMAP, "pagemap")
+    head = next(entries, None)
+    if head is None:
+        raise ImageDamaged("pagemap has no head")
+    # 4.2 counts in field 5 and keeps field 2 at 0; up to 4.1.1 field 2 counts
+    pages = sum(one.number(5) or one.number(2) for one in entries if one.number(4) & _PRESENT)
+    return Pagemap(head.number(1), pages)
+
+
+def read_files(raw: bytes, remaps: bytes = b"") -> OpenFiles:
+    """Read files.img, and remap-fpath.img if there is one.
+
+    Left out is what a restore makes by itself: deleted files, /proc, the terminals' own nodes.
+
+    Raises:
+        ImageDamaged: these bytes are no such images.
+    """
+    entries = tuple(records(raw, _FILES, "files.img"))
+    ttys = {tty.number(6) for one in entries if (tty := one.message(19))}
+    made = {one.number(1) for one in records(remaps, _REMAPS, "remap-fpath.img")} if remaps else ()
+    files: dict[str, FileRef] = {}
+    terminals: list[str] = []
+    listeners: list[Listener] = []
+    for one in entries:
+        regular, inet = one.message(3), one.message(4)
+        if regular and regular.number(1) in ttys:
+            terminals.append(_path(regular))
+        elif regular and regular.number(1) not in made:
+            found = _file(regular)
+            if not found.path.startswith("/proc/"):
+                files[found.path] = _stricter(files.get(found.path), found)
+        listener = _listener(inet) if inet else None
+        if listener and listener not in listeners:
+            listeners.append(listener)
+    return OpenFiles(tuple(files.values()), tuple(listeners), tuple(dict.fromkeys(terminals)))
+
+
+def _path(regular: Message) -> str:
+    # 4.2.1 writes the leading slash; crit and older notes show paths without it
+    return "/" + regular.text(6).lstrip("/")
+
+
+def _file(regular: Message) -> FileRef:
+    return FileRef(
+        path=_path(regular),
+        size=regular.optional(8),
+        mode=regular.optional(10),
+        build_id=little_words(regular.numbers(11)).hex(),
+        flags=regular.number(2),
+    )
+
+
+def _stricter(before: FileRef | None, now: FileRef) -> FileRef:
+    """Of two descriptors on one file keep the one that has more to be checked."""
+    if before is None or (before.size is None and now.size is not None):
+        return now
+    return before
+
+
+def _listener(inet: Message) -> Listener | None:
+    """Return what has to be bound again, None for connected and for unbound sockets."""
+    protocol, port = inet.number(5), inet.number(7)
+    listening = protocol == _TCP and inet.number(6) == _LISTENING
+    if not listening and not (protocol == _UDP and port):
+        return None
+    # the address as it lies in memory, in network order, cut into words of this machine
+    raw = little_words(inet.numbers(11))
+    if len(raw) != _ADDRESS_BYTES.get(inet.number(3)):
+        raise ImageDamaged("files.img holds a socket whose address has the wrong length")
+    return Listener("tcp" if listening else "udp", str(ipaddress.ip_address(raw)), port)

@@ -1,0 +1,159 @@
+"""Protobuf and CRIU's framing read from bytes: just enough to look into images.
+
+Images come from disk and may be damaged or forged: whatever the bytes, the outcome is a value or
+ImageDamaged, and nothing is allocated by a number that was read.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gpuckpt.errors import ImageDamaged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_IMAGE: Final = 0x54564319  # IMG_COMMON_MAGIC, since CRIU 2.0
+_LONGEST_VARINT: Final = 70  # bits that ten bytes carry
+_WORD: Final = 0xFFFFFFFF
+
+
+class Message:
+    """The fields of one protobuf message, by number, each with all its values."""
+
+    def __init__(self, raw: bytes) -> None:
+        """Read all fields; those nobody asks for do no harm."""
+        self._values: dict[int, list[int | bytes]] = {}
+        for number, value in _fields(raw):
+            self._values.setdefault(number, []).append(value)
+
+    def number(self, field: int, default: int = 0) -> int:
+        """Return the last value of an integer field."""
+        found = self.optional(field)
+        return default if found is None else found
+
+    def optional(self, field: int) -> int | None:
+        """Return the last value of an integer field, None if it is not there."""
+        values = self._values.get(field)
+        if not values:
+            return None
+        if isinstance(values[-1], bytes):
+            raise ImageDamaged(f"field {field} holds bytes where a number belongs")
+        return values[-1]
+
+    def numbers(self, field: int) -> tuple[int, ...]:
+        """Return all values of a repeated integer field, packed or not."""
+        found: list[int] = []
+        for value in self._values.get(field, ()):
+            found += _packed(value) if isinstance(value, bytes) else [value]
+        return tuple(found)
+
+    def bytes(self, field: int) -> tuple[bytes, ...]:
+        """Return all values of a string, bytes or message field."""
+        values = self._values.get(field, [])
+        found = tuple(value for value in values if isinstance(value, bytes))
+        if len(found) != len(values):
+            raise ImageDamaged(f"field {field} holds a number where bytes belong")
+        return found
+
+    def text(self, field: int) -> str:
+        """Return the last value of a string field, "" if it is not there."""
+        found = self.bytes(field)
+        return found[-1].decode("utf-8", "backslashreplace") if found else ""
+
+    def message(self, field: int) -> Message | None:
+        """Return the last value of a message field, None if it is not there."""
+        found = self.bytes(field)
+        return Message(found[-1]) if found else None
+
+
+class _Varint(NamedTuple):
+    value: int
+    end: int
+
+
+def records(raw: bytes, magic: int, name: str) -> Iterator[Message]:
+    """Go through the records of an image of the kind that `magic` stands for.
+
+    Raises:
+        ImageDamaged: the bytes are no such image, or end in the middle of a record.
+    """
+    head, kind = _word(raw, 0, name), _word(raw, 4, name)
+    if (head, kind) != (_IMAGE, magic):
+        raise ImageDamaged(f"{name} does not begin as such an image does")
+    yield from _records(raw, 8, name)
+
+
+def service_records(raw: bytes, magic: int, name: str) -> Iterator[Message]:
+    """Go through the records of an image that begins with its own magic: the inventory.
+
+    Raises:
+        ImageDamaged: the bytes are no such image, or end in the middle of a record.
+    """
+    if _word(raw, 0, name) != magic:
+        raise ImageDamaged(f"{name} does not begin as such an image does")
+    yield from _records(raw, 4, name)
+
+
+def _records(raw: bytes, at: int, name: str) -> Iterator[Message]:
+    while at < len(raw):
+        size = _word(raw, at, name)
+        at += 4
+        if size > len(raw) - at:
+            raise ImageDamaged(f"{name} ends in the middle of a record")
+        yield Message(raw[at : at + size])
+        at += size
+
+
+def _word(raw: bytes, at: int, name: str) -> int:
+    if len(raw) < at + 4:
+        raise ImageDamaged(f"{name} ends in the middle of a record")
+    return int.from_bytes(raw[at : at + 4], "little")
+
+
+def _fields(raw: bytes) -> Iterator[tuple[int, int | bytes]]:
+    at = 0
+    while at < len(raw):
+        key, at = _varint(raw, at)
+        number, kind = key >> 3, key & 7
+        if kind == 0:
+            value, at = _varint(raw, at)
+            yield number, value
+            continue
+        if kind in {1, 5}:
+            size = 8 if kind == 1 else 4
+        elif kind == 2:  # noqa: PLR2004 - the wire type of anything with a length
+            size, at = _varint(raw, at)
+        else:
+            raise ImageDamaged(f"a record holds a field of the unknown kind {kind}")
+        if size > len(raw) - at:
+            raise ImageDamaged("a record ends in the middle of a field")
+        chunk = raw[at : at + size]
+        at += size
+        yield number, chunk if kind == 2 else int.from_bytes(chunk, "little")  # noqa: PLR2004
+
+
+def _varint(raw: bytes, at: int) -> _Varint:
+    value = 0
+    for shift in range(0, _LONGEST_VARINT, 7):
+        if at >= len(raw):
+            raise ImageDamaged("a record ends in the middle of a number")
+        byte = raw[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:  # noqa: PLR2004 - the bit that says more will follow
+            return _Varint(value & 0xFFFFFFFFFFFFFFFF, at)
+    raise ImageDamaged("a record holds a number of more than ten bytes")
+
+
+def _packed(raw: bytes) -> Iterator[int]:
+    at = 0
+    while at < len(raw):
+        value, at = _varint(raw, at)
+        yield value
+
+
+def little_words(words: tuple[int, ...]) -> bytes:
+    """Return the bytes that CRIU cut into little-endian words of four."""
+    return b"".join(struct.pack("<I", word & _WORD) for word in words)

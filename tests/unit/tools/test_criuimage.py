@@ -1,0 +1,165 @@
+"""CRIU's own images are read as CRIU meant them; others end in one plain error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuckpt.errors import ImageDamaged
+from gpuckpt.model import FileRef, Listener
+from gpuckpt.tools.criuimage import (
+    TaskIds,
+    ids,
+    read_files,
+    read_inventory,
+    read_pagemap,
+    read_pstree,
+)
+
+REAL = Path(__file__).parent / "data" / "criu-4.2.1"
+
+
+def real(name: str) -> bytes:
+    return (REAL / name).read_bytes()
+
+
+def varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def field(number: int, value: int | bytes) -> bytes:
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def image(magic: int, *entries: bytes) -> bytes:
+    framed = b"".join(len(one).to_bytes(4, "little") + one for one in entries)
+    return b"\x19\x43\x56\x54" + magic.to_bytes(4, "little") + framed
+
+
+PAGEMAP, PSTREE, FILES, REMAPS = 0x56084025, 0x50273030, 0x56303138, 0x59133954
+
+
+def test_pids_threads_groups_and_sessions() -> None:
+    tasks = read_pstree(real("pstree.img"))
+    assert tasks == (
+        TaskIds(26023, 0, 26023, 26023, (26023, 26025)),
+        TaskIds(26026, 26023, 26026, 26026, (26026,)),
+    )
+    assert ids(tasks) == (26023, 26025, 26026)
+
+
+def test_numbers_of_leaders_that_are_gone_must_be_free_too() -> None:
+    tasks = (TaskIds(10, 0, 10, 10, (10, 11)), TaskIds(12, 10, 13, 14, (12,)))
+    assert ids(tasks) == (10, 11, 12, 13, 14)
+
+
+def test_a_shell_s_session_is_not_the_job_s() -> None:
+    tasks = (
+        TaskIds(10, 0, 9, 8, (10,)),
+        TaskIds(12, 10, 9, 8, (12,)),
+        TaskIds(15, 10, 0, 8, (15,)),
+    )
+    assert ids(tasks) == (10, 12, 15)
+    assert ids(()) == ()
+
+
+def test_the_inventory() -> None:
+    found = read_inventory(real("inventory.img"))
+    assert (found.version, found.plugins) == (2, ())
+    assert len(found.run_id) == 36
+
+
+def test_plugins_named_in_the_inventory() -> None:
+    entry = field(1, 2) + field(12, field(12, b"cuda_plugin"))
+    raw = (0x58313116).to_bytes(4, "little") + len(entry).to_bytes(4, "little") + entry
+    assert read_inventory(raw).plugins == ("cuda_plugin",)
+
+
+def test_pages_are_counted() -> None:
+    found = read_pagemap(real("pagemap-26023.img"))
+    assert (found.pages_id, found.bytes) == (2, 4354048)  # the size of pages-2.img
+    assert read_pagemap(real("pagemap-shmem-50.img")).pages == 5
+
+
+def test_pages_of_older_images_are_counted_in_the_field_they_use() -> None:
+    head = field(1, 7)
+    old = field(1, 4096) + field(2, 3) + field(4, 4)
+    new = field(1, 8192) + field(2, 0) + field(4, 4) + field(5, 2)
+    in_parent = field(1, 12288) + field(2, 5) + field(4, 1)
+    assert read_pagemap(image(PAGEMAP, head, old, new, in_parent)).pages == 5
+
+
+def test_files_outside_the_image() -> None:
+    found = read_files(real("files.img"), real("remap-fpath.img"))
+    files = {one.path: one for one in found.files}
+    python = files["/usr/bin/python3.11"]
+    assert (python.size, python.mode) == (6831736, 0o100755)
+    assert python.build_id == "571d98e01096d5c1c32420d229a6731a0a50d2a0"
+    assert files["/dev/null"] == FileRef("/dev/null", None, 0o20666, "", 0o100000)
+    assert files["/tmp/job/out.txt"].size == 135
+    # opened for append, which CRIU does not check, and for reading, which it does
+    assert files["/tmp/job/app.log"].size == 0
+    # what the deleted name was linked to stays; the names themselves, /proc and ptys are CRIU's
+    assert "/tmp/job/link_remap.29" in files
+    assert not {"/tmp/job/ghost", "/tmp/job/linked", "/dev/ptmx", "/dev/pts/0"} & set(files)
+    assert not [path for path in files if path.startswith("/proc")]
+    assert found.terminals == ("/dev/ptmx", "/dev/pts/0")
+
+
+def test_sockets_that_will_be_bound_again() -> None:
+    assert read_files(real("files.img")).listeners == (
+        Listener("tcp", "127.0.0.1", 41701),
+        Listener("tcp", "::1", 37927),
+        Listener("tcp", "::", 55949),
+        Listener("udp", "0.0.0.0", 40746),  # noqa: S104 - that is what was dumped
+        Listener("udp", "::1", 33621),
+    )
+
+
+def test_paths_are_absolute_whether_or_not_criu_wrote_the_slash() -> None:
+    entry = field(1, 1) + field(2, 5) + field(3, field(1, 5) + field(6, b"data/x"))
+    assert read_files(image(FILES, entry)).files[0].path == "/data/x"
+
+
+def test_a_connected_socket_is_no_listener() -> None:
+    inet = b"".join(field(*pair) for pair in ((3, 2), (5, 6), (6, 1), (7, 80), (11, 0x0100007F)))
+    assert read_files(image(FILES, field(1, 4) + field(2, 1) + field(4, inet))).listeners == ()
+
+
+def test_an_address_of_the_wrong_length_is_damage() -> None:
+    inet = b"".join(field(*pair) for pair in ((3, 10), (5, 6), (6, 10), (7, 80), (11, 1)))
+    with pytest.raises(ImageDamaged, match="wrong length"):
+        read_files(image(FILES, field(1, 4) + field(4, inet)))
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\x19\x43\x56",
+        image(PAGEMAP),
+        image(PSTREE, b"\x08"),
+        image(PSTREE, b"\x0b"),
+        image(PSTREE, field(1, b"text")),
+        image(PSTREE, b"\x08" + b"\xff" * 11),
+        image(PSTREE, b"\x0a\xff\xff\xff\xff\x0f"),
+        image(PSTREE)[:8] + b"\xff\xff\xff\xff",
+        image(PSTREE, field(1, 1))[:-1],
+        image(PSTREE) + b"\0",
+    ],
+)
+def test_damage_is_one_plain_error(raw: bytes) -> None:
+    with pytest.raises(ImageDamaged):
+        read_pstree(raw)
+
+
+def test_packed_and_fixed_fields_are_understood() -> None:
+    packed = field(1, 10) + field(5, varint(10) + varint(300)) + b"\x35" + bytes(4)
+    assert read_pstree(image(PSTREE, packed + b"\x39" + bytes(8)))[0].threads == (10, 300)
