@@ -1,0 +1,67 @@
+# What the developers of gpuckpt type; `make` alone lists it.
+#
+# On a bare Debian 12 or 13, as root, every target brings what it needs by itself. Not as root,
+# CRIU is not brought and the tests that need it are skipped.
+
+VENV ?= .venv
+PYTHON ?= $(VENV)/bin/python
+ARGS ?=
+comma := ,
+ROOT := $(filter 0,$(shell id -u))
+REQUIRE := $(if $(ROOT),GPUCKPT_REQUIRE=root$(comma)criu)
+SCRIPTS := .ci/run $(shell grep -rIl '^\#!.*sh$$' bin)
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup criu redis demo test lint lint-only test-gpu bench bundle completions clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+
+setup: $(VENV)/.ready criu ## a .venv with gpuckpt and its tools, and CRIU
+
+demo: setup ## dump a small job, show that it is gone, bring it back
+	$(VENV)/bin/gpuckpt demo $(ARGS)
+
+test: setup redis ## all tests but those for GPUs; as root none may be skipped
+	PATH="$(abspath $(VENV))/redis/bin:$$PATH" $(REQUIRE) \
+	$(VENV)/bin/python -m pytest -m "not gpu" $(ARGS)
+
+lint: $(VENV)/.ready lint-only ## format, style, types, import rules, shell scripts
+
+lint-only:
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+	$(VENV)/bin/shellcheck $(SCRIPTS)
+
+test-gpu: $(if $(filter $(VENV)/bin/python,$(PYTHON)),setup) ## the GPU tests, on a GPU host; PYTHON=... runs them there
+	GPUCKPT_REQUIRE=root,criu,gpu $(PYTHON) -m pytest -m gpu $(ARGS)
+
+bench: setup ## compare with bare criu and with criu, tar and zstd, for a 2 GiB process
+	$(VENV)/bin/python -m tests.bench $(ARGS)
+
+bundle: setup ## an offline kit for GPU hosts without network, in .bundle
+	$(VENV)/bin/python bin/dev/bundle $(ARGS)
+
+completions: $(VENV)/.ready ## completions/ for bash, zsh and fish, from the program itself
+	mkdir -p completions/bash completions/zsh completions/fish
+	_GPUCKPT_COMPLETE=source_bash $(VENV)/bin/gpuckpt >completions/bash/gpuckpt
+	_GPUCKPT_COMPLETE=source_zsh $(VENV)/bin/gpuckpt >completions/zsh/_gpuckpt
+	_GPUCKPT_COMPLETE=source_fish $(VENV)/bin/gpuckpt >completions/fish/gpuckpt.fish
+
+clean: ## remove all that make made here
+	rm -rf $(VENV) .bundle dist .*_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.ready: pyproject.toml bin/dev/venv
+	bin/dev/venv $(VENV)
+	touch $@
+
+criu:
+	@$(if $(ROOT),[ -n "$$GPUCKPT_CRIU" ] || bin/install-criu,echo "not root: no CRIU is brought")
+
+redis:
+	@$(if $(ROOT),[ -x $(VENV)/redis/bin/redis-server ] || command -v redis-server >/dev/null || \
+		bin/dev/redis $(VENV)/redis)
