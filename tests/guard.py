@@ -1,7 +1,8 @@
 """Keeps tests on fakes from starting the programs of this machine by accident.
 
 Python itself is allowed, mounting for a small or read-only disk, and what a test wrote into its
-temporary folder: that is what fake programs are made of. So is a start that cannot succeed: no such program, no such folder.
+temporary folder: that is what fake programs are made of. So is
+a start that cannot succeed: no such program, no such folder.
 """
 
 from __future__ import annotations
