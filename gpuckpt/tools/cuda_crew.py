@@ -1,0 +1,194 @@
+"""The processes that make driver calls, as a crew: started, greeted, replaced, asked side by side.
+
+Decides how the driver is reached, and keeps what is needed to start a call process anew if one
+ends. What an answer means for an operation is not its business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpuckpt.errors import DriverUnfit
+from gpuckpt.model import CudaBackend, CudaOutcome, CudaState
+from gpuckpt.tools.cuda_caller import Caller, listen
+from gpuckpt.tools.cuda_wire import Ask
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from gpuckpt.tools.run import Runner
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to wait for answers, in seconds, before a process is reported as hanging.
+
+    `start`: the driver library starts slowly without persistence mode and on hosts with many
+    GPUs. `grace` is added to a lock's own timeout. `copy`: a checkpoint or restore moves 1 to 2
+    GB/s on slow hosts, for up to a terabyte.
+    """
+
+    start: float = 60.0
+    question: float = 15.0
+    grace: float = 30.0
+    copy: float = 1800.0
+    unlock: float = 120.0
+
+
+class Crew:
+    """One call process for every opened process, and a scout that reads any process's state."""
+
+    def __init__(
+        self, runner: Runner, program: str | None, fallback: str | None, patience: Patience
+    ) -> None:
+        """Start nothing yet; see Cuda for the arguments."""
+        self._runner = runner
+        self._program = program
+        self._fallback = fallback
+        self._patience = patience
+        self._backend: CudaBackend | None = None
+        self._scout: Caller | None = None
+        self._callers: dict[int, Caller] = {}
+        self._first: dict[int, CudaState] = {}
+        self._abandoned: list[Caller] = []
+
+    def __contains__(self, pid: int) -> bool:
+        """Whether this process was opened."""
+        return pid in self._callers
+
+    def backend(self) -> CudaBackend:
+        """Return what makes the calls; finds out at the first use.
+
+        Raises:
+            DriverUnfit: nothing here can.
+        """
+        if self._backend is None:
+            self._backend = self._find()
+        return self._backend
+
+    def _find(self) -> CudaBackend:
+        """Try the ways to the driver, best first; the caller that works becomes the scout."""
+        ways = [self._program] if self._program else [None, self._fallback]
+        faults: list[str] = []
+        for program in dict.fromkeys(ways):
+            caller = Caller(self._runner, program)
+            listen([caller], self._patience.start)
+            if not (fault := self._fault(caller)) and caller.hello is not None:
+                self._scout, self._program = caller, program
+                hello = caller.hello
+                return CudaBackend(hello.backend, hello.version, hello.cuda, "; ".join(faults))
+            faults.append(fault)
+            self._abandoned.append(caller)
+        raise DriverUnfit(
+            f"the NVIDIA driver cannot checkpoint processes: {'; '.join(faults)}",
+            hint="It takes driver 570 or newer with cuda-python 13.3.1 or newer, "
+            "or driver 555 or newer with NVIDIA's cuda-checkpoint program in PATH.",
+        )
+
+    def _fault(self, caller: Caller) -> str:
+        if caller.hello is not None:
+            return caller.hello.fault
+        if caller.lost:
+            return "the process for the driver's calls ended at once"
+        return f"the driver did not start within {self._patience.start:g} s"
+
+    def open(self, first: Mapping[int, CudaState]) -> dict[int, CudaOutcome]:
+        """Give each process a call process of its own and tell it the first state."""
+        self.backend()
+        self._first.update(first)
+        for pid in first:
+            if pid not in self._callers or self._callers[pid].lost:
+                self._hire(pid)
+        listen([self._callers[pid] for pid in first], self._patience.start)
+        asks = {pid: Ask(id=0, action="open", pid=pid, first=first[pid]) for pid in first}
+        return self._tell(asks, self._patience.question)
+
+    def ask(self, asks: Mapping[int, Ask], patience: float) -> dict[int, CudaOutcome]:
+        """Ask opened processes all at once and wait for all.
+
+        One that is still busy with an earlier ask gets a moment to finish it. One that ended is
+        replaced first.
+        """
+        for pid in asks:
+            self._callers[pid].listen()  # hears the end of one that nobody was waiting for
+        lost = [pid for pid in asks if self._callers[pid].lost]
+        if lost:
+            self.open({pid: self._first[pid] for pid in lost})
+        listen([self._callers[pid] for pid in asks], self._patience.question)
+        return self._tell(asks, patience)
+
+    def _tell(self, asks: Mapping[int, Ask], patience: float) -> dict[int, CudaOutcome]:
+        free = [pid for pid in asks if self._callers[pid].free]
+        for pid in free:
+            self._callers[pid].ask(asks[pid])
+        listen([self._callers[pid] for pid in free], patience)
+        return {pid: self._outcome(ask, self._callers[pid]) for pid, ask in asks.items()}
+
+    def _hire(self, pid: int) -> None:
+        if pid in self._callers:
+            self._callers[pid].let_go()
+        self._callers[pid] = Caller(self._runner, self._program)
+
+    def _outcome(self, ask: Ask, caller: Caller) -> CudaOutcome:
+        if not caller.lost:
+            return outcome(ask, caller)
+        seen = self.scout(ask.pid)
+        return CudaOutcome(
+            ask.pid,
+            ask.action,
+            "GONE" if seen.gone else "CALLER_LOST",
+            after=None if seen.gone else seen.after,
+            gone=seen.gone,
+            detail="the process that makes the driver's calls has ended",
+        )
+
+    def scout(self, pid: int) -> CudaOutcome:
+        """Read the state of any process; one that hangs costs us the scout."""
+        self.backend()
+        if self._scout is not None:
+            self._scout.listen()
+        if self._scout is None or self._scout.lost:
+            self._scout = Caller(self._runner, self._program)
+            listen([self._scout], self._patience.start)
+        scout, ask = self._scout, Ask(id=0, action="state", pid=pid)
+        if scout.free:
+            scout.ask(ask)
+            listen([scout], self._patience.question)
+        told = outcome(ask, scout)
+        if not scout.free:
+            self._abandoned.append(scout)
+            self._scout = None
+        return told
+
+    def let_go(self) -> None:
+        """Release all; nobody is killed."""
+        scouts = [self._scout] if self._scout is not None else []
+        callers: Collection[Caller] = [*self._callers.values(), *self._abandoned, *scouts]
+        self._callers, self._first, self._abandoned, self._scout = {}, {}, [], None
+        for caller in callers:
+            caller.release()
+        for caller in callers:
+            caller.let_go()
+
+
+def outcome(ask: Ask, caller: Caller) -> CudaOutcome:
+    """Say what came of an ask, for a caller that was asked or could not be."""
+    answer = caller.answer
+    if answer is not None:
+        return CudaOutcome(
+            ask.pid,
+            ask.action,
+            answer.error,
+            before=answer.before,
+            after=answer.after,
+            gone=answer.gone,
+            detail=answer.detail,
+            seconds=caller.seconds,
+        )
+    error = "CALLER_LOST" if caller.lost else "NO_ANSWER"
+    doing = caller.asked.action if caller.asked else "start"
+    detail = f"the driver has not come back from {doing} for {caller.seconds:.0f} s"
+    if caller.lost:
+        detail = "the process that makes the driver's calls has ended"
+    return CudaOutcome(ask.pid, ask.action, error, detail=detail, seconds=caller.seconds)
