@@ -32,7 +32,7 @@ ERROR_NAMES: Final = {
 }
 _QUESTION: Final = 20.0
 _QUOTED: Final = re.compile(r'"([^"]+)"')
-_VERSION: Final = re.compile(r"Version (\d[\w.]*)")
+_VERSION: Final = re.compile(r"Version (\d+(?:\.\d+)*)")
 
 
 class Binary:
