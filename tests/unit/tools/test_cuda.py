@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 RUNNING, LOCKED, CHECKPOINTED = CudaState.RUNNING, CudaState.LOCKED, CudaState.CHECKPOINTED
 UUID = "GPU-0000aaaa-1111-2222-3333-444455556666"
 OTHER = "GPU-9999ffff-1111-2222-3333-444455556666"
+SLEEP = (sys.executable, "-S", "-c", "import time; time.sleep(300)")
 HASTY = Patience(question=1.0, copy=1.0, grace=1.0, unlock=1.0)
 
 
@@ -39,7 +40,7 @@ def jobs(driver: FakeDriver) -> Iterator[Callable[[int], list[int]]]:
     started: list[subprocess.Popen[bytes]] = []
 
     def start(number: int) -> list[int]:
-        new = [subprocess.Popen(("/bin/sleep", "300")) for _ in range(number)]
+        new = [subprocess.Popen(SLEEP) for _ in range(number)]
         started.extend(new)
         for process in new:
             driver.put(process.pid)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH = 0x4206, 0x4207, 17
+SLEEP = (sys.executable, "-S", "-c", "import time; time.sleep(300)")
 UUID = "GPU-0000aaaa-1111-2222-3333-444455556666"
 
 
@@ -76,7 +78,7 @@ def test_a_stopped_or_traced_thread_holds_it(
 
 @pytest.fixture
 def sleeper() -> Iterator[int]:
-    with subprocess.Popen(("/bin/sleep", "300")) as process:
+    with subprocess.Popen(SLEEP) as process:
         yield process.pid
         process.kill()
 
