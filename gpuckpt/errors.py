@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 class GpuckptError(Exception):
     """The root of all errors meant for the user.
 
-    `log` is where evidence was kept, `excerpt` the lines of a program's output that matter.
+    `job` says in a sentence what became of the job. `log` is where evidence was kept, `excerpt`
+    the lines of a program's output that matter.
     """
 
     code: ClassVar[int] = 1
     name: ClassVar[str] = "bug"
+    job: ClassVar[str] = "Unknown: look whether it runs before anything else."
     default_hint: ClassVar[str] = ""
 
     def __init__(
@@ -84,6 +86,7 @@ class ToolMissing(ToolFailed):
 
     code = 3
     name = "tool_missing"
+    job = "Nothing was touched."
 
 
 class ToolTimeout(ToolFailed):
@@ -132,6 +135,7 @@ class UsageError(GpuckptError):
 
     code = 2
     name = "usage"
+    job = "Nothing was touched."
 
 
 class ImageExists(UsageError):
@@ -146,6 +150,7 @@ class HostUnfit(GpuckptError):
 
     code = 3
     name = "host_unfit"
+    job = "Nothing was touched."
 
 
 class NotPrivileged(HostUnfit):
@@ -198,6 +203,7 @@ class ProcessUnfit(GpuckptError):
 
     code = 4
     name = "process_unfit"
+    job = "Nothing was touched."
 
 
 class NoSuchProcess(ProcessUnfit):
@@ -222,7 +228,7 @@ class Blocked(ProcessUnfit):
     """Findings stop the dump; all of them are listed."""
 
     name = "blocked"
-    default_hint = "Nothing was touched. Every finding above names its remedy."
+    default_hint = "Every finding above names its remedy."
 
 
 class GpuStepFailed(GpuckptError):
@@ -230,6 +236,7 @@ class GpuStepFailed(GpuckptError):
 
     code = 5
     name = "gpu_step_failed"
+    job = "Everything was put back: it runs as before."
 
 
 class GpuLockTimeout(GpuStepFailed):
@@ -250,6 +257,7 @@ class DumpFailed(GpuckptError):
 
     code = 6
     name = "dump_failed"
+    job = "Everything was put back: it runs as before."
 
 
 class WriteFailed(DumpFailed):
@@ -263,6 +271,7 @@ class ImageError(GpuckptError):
 
     code = 7
     name = "image_error"
+    job = "Nothing was started."
 
 
 class NotAnImage(ImageError):
@@ -296,7 +305,8 @@ class HostMismatch(GpuckptError):
 
     code = 8
     name = "host_mismatch"
-    default_hint = "Nothing was started. --force-gate ID overrides one named gate."
+    job = "Nothing was started; the image is intact."
+    default_hint = "--force-gate ID overrides one named gate."
 
 
 class RestoreFailed(GpuckptError):
@@ -304,6 +314,7 @@ class RestoreFailed(GpuckptError):
 
     code = 9
     name = "restore_failed"
+    job = "Nothing is left behind; the image is intact."
 
 
 class UndoIncomplete(GpuckptError):
@@ -311,6 +322,7 @@ class UndoIncomplete(GpuckptError):
 
     code = 10
     name = "undo_incomplete"
+    job = "It may be stopped or locked: the text above says what is left."
 
 
 class VerificationFailed(GpuckptError):
@@ -318,12 +330,14 @@ class VerificationFailed(GpuckptError):
 
     code = 11
     name = "verification_failed"
+    job = "Restored, and kept or ended as --on-verify-fail says."
 
 
 class Interrupted(GpuckptError):
     """A signal stopped the operation; whatever it had done was undone."""
 
     name = "interrupted"
+    job = "Nothing is left half done."
 
     def __init__(self, signum: int, message: str = "interrupted, everything was put back") -> None:
         """Remember which signal it was."""

@@ -34,6 +34,9 @@ class ProcTool(Protocol):
     def tree(self, pid: int) -> Tree:
         """Return the process and all its descendants; NoSuchProcess if it is gone."""
 
+    def pids(self) -> tuple[int, ...]:
+        """Return the pids of all processes there are."""
+
     def process(self, pid: int) -> Process | None:
         """Return one process, None if there is none."""
 

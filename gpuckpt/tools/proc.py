@@ -66,6 +66,10 @@ class Proc:
             raise NoSuchProcess(f"there is no process {pid}")
         return Tree(processes)
 
+    def pids(self) -> tuple[int, ...]:
+        """Return the pids of all processes there are."""
+        return numbers(self.root)
+
     def process(self, pid: int) -> Process | None:
         """Return one process, None if there is none."""
         folder = f"{self.root}/{pid}"

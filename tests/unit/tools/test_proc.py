@@ -199,6 +199,10 @@ def test_ancestors_lead_to_the_first_process() -> None:
     assert Proc().ancestors(2**22 + 1) == ()
 
 
+def test_every_process_is_listed() -> None:
+    assert {1, os.getpid(), os.getppid()} <= set(Proc().pids())
+
+
 def test_reaping_touches_only_the_pids_it_is_given() -> None:
     mine, others = os.fork(), 0
     if mine == 0:
