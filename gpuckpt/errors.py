@@ -81,6 +81,12 @@ class ToolFailed(GpuckptError):
         self.stderr = stderr
 
 
+class Stopped(GpuckptError):
+    """A tool was told to stop by the descriptor it watches; Interrupts knows the signal."""
+
+    name = "stopped"
+
+
 class ToolMissing(ToolFailed):
     """A foreign program is not there, or may not be executed."""
 

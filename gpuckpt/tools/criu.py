@@ -1,0 +1,245 @@
+"""CRIU: which one, with which options, and a watchful eye on it while it runs.
+
+CRIU is driven by its command line because streaming exists only there (4.2.1). Each run gets a
+private work folder for its log and its hook. The hook is how CRIU asks us, with every task still
+stopped, whether the dump or the restore may take effect; it reaches us through our own
+descriptors under /proc, so that a gpuckpt that has died reads as "no".
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuckpt.errors import (
+    CriuBroken,
+    CriuMissing,
+    CriuTooOld,
+    DumpFailed,
+    RestoreFailed,
+    ToolFailed,
+    ToolMissing,
+    ToolTimeout,
+)
+from gpuckpt.model import TcpPolicy, Version
+from gpuckpt.tools.criuwatch import Hook, Talk, Watch, supervise
+from gpuckpt.tools.run import Command
+from gpuckpt.tools.streamer import Capture, Serve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gpuckpt.tools.run import Runner
+
+# up to 4.1.1 no process with an inet socket can be dumped on kernels >= 6.16 (SO_PASSCRED)
+OLDEST = Version("4.2")
+PREFIX_PROGRAM = Path("/opt/gpuckpt/criu/bin/criu")
+# CRIU's own limit for collecting tasks; its default of 10 s is too short for large trees
+COLLECT_SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class CriuOptions:
+    """What a dump chooses and its restore must repeat; `ghost_limit` in bytes."""
+
+    tcp: TcpPolicy = TcpPolicy.NONE
+    file_locks: bool = False
+    shell_job: bool = False
+    link_remap: bool = False
+    ghost_limit: int = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class DumpRun:
+    """One dump: what to dump, where images go, and who decides.
+
+    `store` takes each image from its pipe; `commit` runs when all are stored, the tree still
+    frozen: if it returns, the tree is ended (or goes on with `leave_running`), if it raises, the
+    tree goes on. `stop_fd` becoming readable ends CRIU early, `deadline` in seconds likewise.
+    """
+
+    pid: int
+    work: Path
+    store: Callable[[str, int], None]
+    commit: Callable[[], None]
+    options: CriuOptions
+    leave_running: bool
+    stop_fd: int
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreRun:
+    """One restore: where images come from, and who decides.
+
+    `approve` runs when all tasks stand, none of them having run yet; if it raises, they end.
+    `stdin` is the terminal that a shell job gets back, None where there is none.
+    """
+
+    work: Path
+    has: Callable[[str], bool]
+    send: Callable[[str, int], None]
+    approve: Callable[[], None]
+    options: CriuOptions
+    stop_fd: int
+    deadline: float
+    stdin: int | None = None
+
+
+def find(runner: Runner) -> Criu:
+    """Find CRIU: GPUCKPT_CRIU, else gpuckpt's own prefix, else PATH.
+
+    Raises:
+        CriuMissing: there is none.
+        CriuTooOld: it is older than 4.2.
+        CriuBroken: it cannot even tell its version.
+    """
+    named = os.environ.get("GPUCKPT_CRIU")
+    if named:
+        program = named
+    elif PREFIX_PROGRAM.exists():
+        program = str(PREFIX_PROGRAM)
+    else:
+        program = shutil.which("criu") or ""
+    if not program:
+        raise CriuMissing(f"CRIU was not found: neither {PREFIX_PROGRAM} nor criu in PATH")
+    return Criu(runner, program, _version(runner, program))
+
+
+def _version(runner: Runner, program: str) -> Version:
+    try:
+        text = runner.run(Command((program, "--version"), timeout=30)).stdout
+    except ToolMissing as why:
+        raise CriuMissing(f"CRIU was not found: {program} is no program") from why
+    except (ToolFailed, ToolTimeout) as why:
+        raise CriuBroken(f"{program} cannot tell its version: {why}") from why
+    words = text.split()
+    version = Version(words[words.index("Version:") + 1] if "Version:" in words[:-1] else "0")
+    if version < OLDEST:
+        raise CriuTooOld(
+            f"{program} is CRIU {version}; gpuckpt needs {OLDEST} or newer: older ones cannot "
+            "dump a process with a socket on kernels from 6.16 on",
+        )
+    return version
+
+
+class Criu:
+    """The CRIU that was found."""
+
+    def __init__(self, runner: Runner, program: str, version: Version) -> None:
+        """Take a program whose version is known to be new enough."""
+        self.program = program
+        self.version = version
+        self._runner = runner
+
+    def check(self) -> str:
+        """Run CRIU's own check of this kernel and return what it printed.
+
+        Raises:
+            CriuBroken: CRIU says that it cannot work here.
+        """
+        try:
+            done = self._runner.run(Command((self.program, "check"), timeout=60))
+        except (ToolFailed, ToolTimeout) as why:
+            raise CriuBroken(f"criu check failed: {why}", excerpt=_tail(why)) from why
+        return (done.stdout + done.stderr).strip()
+
+    def dump(self, run: DumpRun) -> None:
+        """Dump a tree into `run.store` and let `run.commit` decide about it.
+
+        Raises:
+            Stopped: `run.stop_fd` said so before the commit; the tree goes on.
+            DumpFailed: CRIU failed; the tree goes on unless the commit had been made.
+            GpuckptError: whatever `run.store` or `run.commit` raised.
+        """
+        capture = Capture(run.work, run.store)
+        with closing(capture), Hook(run.work, "post-dump") as hook:
+
+            def verdict() -> None:
+                capture.drain()
+                run.commit()
+
+            watch = Watch(run.work / "dump.log", run.stop_fd, run.deadline, DumpFailed)
+            argv = ["-t", str(run.pid), "--ghost-limit", str(run.options.ghost_limit)]
+            argv += ["--timeout", str(COLLECT_SECONDS)]
+            argv += ["--leave-running"] if run.leave_running else []
+            self._run(["dump", *argv], run.options, Talk(capture, hook, verdict, watch))
+
+    def restore(self, run: RestoreRun) -> None:
+        """Restore a tree as children of this process.
+
+        Raises:
+            Stopped: `run.stop_fd` said so before the approval.
+            RestoreFailed: CRIU failed; half-made tasks may still have to be ended.
+            GpuckptError: whatever `run.has`, `run.send` or `run.approve` raised.
+        """
+        serve = Serve(run.work, run.has, run.send)
+        with closing(serve), Hook(run.work, "post-restore") as hook:
+
+            def verdict() -> None:
+                serve.drain()
+                run.approve()
+
+            watch = Watch(run.work / "restore.log", run.stop_fd, run.deadline, RestoreFailed)
+            talk = Talk(serve, hook, verdict, watch)
+            self._run(["restore", "-d", "-S"], run.options, talk, run.stdin)
+
+    def _run(
+        self, argv: list[str], options: CriuOptions, talk: Talk, stdin: int | None = None
+    ) -> None:
+        work = talk.hook.work
+        # an empty libdir keeps CRIU's CUDA plugin out: two owners of the driver's state clash
+        argv += ["--stream", "--no-default-config", "--libdir", str(talk.hook.empty)]
+        argv += ["-W", str(work), "-o", talk.watch.log.name, "-v4", "--manage-cgroups=ignore"]
+        argv += ["--action-script", str(talk.hook.script), *_shared(options)]
+        with _folder(work) as folder, (work / "criu.out").open("wb") as output:
+            argv += ["-D", f"/proc/self/fd/{folder}"]
+            child = self._runner.start(
+                Command(
+                    (self.program, *argv),
+                    stdin=stdin,
+                    stdout=output.fileno(),
+                    merge=True,
+                    pass_fds=(folder,),
+                )
+            )
+        with child:
+            talk.server.start(child.pid)
+            supervise(child, talk)
+
+
+@contextmanager
+def _folder(path: Path) -> Iterator[int]:
+    """Open a folder for a child to find under /proc/self/fd.
+
+    CRIU cuts the socket's path, made from -D as given, at 107 bytes.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _shared(options: CriuOptions) -> list[str]:
+    """The options that dump and restore must agree on."""
+    chosen: list[str] = []
+    if options.tcp is TcpPolicy.ESTABLISHED:
+        chosen += ["--tcp-established", "--skip-in-flight", "--network-lock", "nftables"]
+    elif options.tcp is TcpPolicy.CLOSE:
+        chosen += ["--tcp-close", "--skip-in-flight", "--network-lock", "skip"]
+    if options.file_locks:
+        chosen.append("--file-locks")
+    if options.shell_job:
+        chosen.append("--shell-job")
+    if options.link_remap:
+        chosen.append("--link-remap")
+    return chosen
+
+
+def _tail(why: ToolFailed | ToolTimeout) -> list[str]:
+    return (why.stdout + why.stderr).strip().splitlines()[-5:]
