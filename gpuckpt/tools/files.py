@@ -1,0 +1,89 @@
+"""Files of this host as CRIU will compare them: size, mode, and the build-id of ELF files."""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from dataclasses import dataclass
+from typing import IO
+
+# where linkers put notes; a build-id further back than this would be a strange file
+LARGEST_HEADERS = 1 << 20
+LARGEST_NOTES = 64 << 10
+_PT_NOTE = 4
+_NT_GNU_BUILD_ID = 3
+_EHDR64 = struct.Struct("<16sHHIQQQIHHHHHH")
+_PHDR64 = struct.Struct("<IIQQQQQQ")
+_NOTE = struct.Struct("<III")
+
+
+@dataclass(frozen=True, slots=True)
+class HostFile:
+    """A file as it is now; `build_id` is hex, empty for what is no ELF file or has none."""
+
+    path: str
+    size: int
+    mode: int
+    mtime_ns: int
+    build_id: str
+
+
+class Files:
+    """The files of this host."""
+
+    def look(self, path: str, *, build_id: bool) -> HostFile | None:
+        """Return what is at `path`, None if nothing can be reached there.
+
+        The build-id is read only when asked for: it costs opening the file.
+        """
+        try:
+            found = os.stat(path)  # noqa: PTH116 - paths from /proc may hold any bytes
+        except OSError:
+            return None
+        identity = _build_id(path) if build_id and stat.S_ISREG(found.st_mode) else ""
+        return HostFile(path, found.st_size, found.st_mode, found.st_mtime_ns, identity)
+
+
+def _build_id(path: str) -> str:
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - as above
+            return _read_build_id(file)
+    except (OSError, struct.error):
+        return ""
+
+
+def _read_build_id(file: IO[bytes]) -> str:
+    """Find NT_GNU_BUILD_ID among the note segments of a little-endian 64-bit ELF file."""
+    head = file.read(_EHDR64.size)
+    if len(head) < _EHDR64.size or head[:6] != b"\x7fELF\x02\x01":
+        return ""
+    fields = _EHDR64.unpack(head)
+    offset, entry_size, count = fields[5], fields[9], fields[10]
+    if entry_size < _PHDR64.size or entry_size * count > LARGEST_HEADERS:
+        return ""
+    file.seek(offset)
+    table = file.read(entry_size * count)
+    for start in range(0, len(table) - _PHDR64.size + 1, entry_size):
+        kind, _, at, _, _, size, _, _ = _PHDR64.unpack_from(table, start)
+        if kind == _PT_NOTE and size <= LARGEST_NOTES:
+            file.seek(at)
+            if found := _in_notes(file.read(size)):
+                return found
+    return ""
+
+
+def _in_notes(notes: bytes) -> str:
+    at = 0
+    while at + _NOTE.size <= len(notes):
+        name_size, size, kind = _NOTE.unpack_from(notes, at)
+        name_at = at + _NOTE.size
+        value_at = name_at + _padded(name_size)
+        if kind == _NT_GNU_BUILD_ID and notes[name_at : name_at + 4] == b"GNU\0":
+            return notes[value_at : value_at + size].hex()
+        at = value_at + _padded(size)
+    return ""
+
+
+def _padded(size: int) -> int:
+    return (size + 3) & ~3
