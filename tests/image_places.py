@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests import abilities
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -21,7 +23,7 @@ NOBODY = 65534
 def need_root(reason: str) -> None:
     if os.geteuid() == 0:
         return
-    if "root" in os.environ.get("GPUCKPT_REQUIRE", "").split(","):
+    if "root" in abilities.required():
         pytest.fail(f"root is required: {reason}")
     pytest.skip(f"needs root: {reason}")
 

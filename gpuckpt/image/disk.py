@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 INSIDE = os.O_NOFOLLOW | os.O_CLOEXEC
 
+_MIB = 1 << 20
 _RENAME_NOREPLACE = 1
 _SYNC_FILE_RANGE_WRITE = 2
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -125,4 +126,4 @@ def writing_error(why: OSError, folder: Path, fd: int | None) -> WriteFailed:
 
 def _room(fd: int | None) -> str:
     free = None if fd is None else room_left(fd)
-    return "its quota or disk is used up" if free is None else f"{free} bytes are free"
+    return "its quota or disk is used up" if free is None else f"{free / _MIB:.1f} MiB are free"

@@ -1,0 +1,137 @@
+"""Threads and buffers that packing and unpacking share: a crew that works, slots that are few.
+
+Every buffer costs page faults when it is new (about 2 GB/s on the virtual machines GPU jobs
+run on), so buffers are made once and used again, the hottest first.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import queue
+import threading
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Stopped(Exception):
+    """The work was stopped from elsewhere; whoever stopped it knows why."""
+
+
+class Slot:
+    """The right to have one frame in memory, with a page-aligned buffer for its raw bytes."""
+
+    __slots__ = ("view",)
+
+    def __init__(self, size: int) -> None:
+        """Reserve `size` bytes; the kernel gives them when they are first touched."""
+        memory = mmap.mmap(-1, size)
+        with suppress(OSError, AttributeError, ValueError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        self.view = memoryview(memory)
+
+
+class Slots:
+    """A fixed number of slots. Whoever waits for one makes `wanted` true for the others."""
+
+    def __init__(self, count: int, size: int) -> None:
+        """Allow `count` slots of `size` bytes; none is made before it is needed."""
+        self._size = size
+        self._unmade = count
+        self._free: deque[Slot] = deque()
+        self._changed = threading.Condition()
+        self._waiting = 0
+        self._stopped = False
+
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody waits for a slot right now."""
+        return self._waiting > 0
+
+    def take(self) -> Slot:
+        """Return a slot, waiting for one if need be.
+
+        Raises:
+            Stopped: `stop` was called.
+        """
+        with self._changed:
+            self._waiting += 1
+            try:
+                while not (slot := self._next()):
+                    self._changed.wait()
+            finally:
+                self._waiting -= 1
+            return slot
+
+    def take_spare(self) -> Slot | None:
+        """Return a slot if one is free and nobody waits."""
+        with self._changed:
+            return None if self._waiting else self._next()
+
+    def give(self, slot: Slot) -> None:
+        """Give a slot back."""
+        with self._changed:
+            self._free.append(slot)
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """Let every `take`, waiting or to come, raise Stopped."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def _next(self) -> Slot | None:
+        if self._stopped:
+            raise Stopped
+        if self._free:
+            return self._free.pop()
+        if self._unmade:
+            self._unmade -= 1
+            return Slot(self._size)
+        return None
+
+
+class Crew:
+    """Up to `size` threads that do what they are given, in the order it was given."""
+
+    def __init__(self, name: str, size: int) -> None:
+        """Start nobody yet."""
+        self._name = name
+        self._size = size
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+
+    def do(self, task: Callable[[], None]) -> None:
+        """Have `task` done soon; it must not raise."""
+        with self._lock:
+            self._tasks.put(task)
+            if len(self._threads) < self._size:
+                # daemon: a caller that forgets to dismiss the crew must not hang at exit
+                thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def dismiss(self) -> None:
+        """Let the threads end after what was given to them; waits for that."""
+        with self._lock:
+            threads, self._threads = self._threads, []
+        for _ in threads:
+            self._tasks.put(None)
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def _work(self) -> None:
+        while task := self._tasks.get():
+            task()
+            del task  # it may hold the last reference to a frame
+
+
+def cores() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,221 @@
+"""Storing CRIU's streams: read, hash, compress, write, all at once and in bounded memory.
+
+Each stream is read by the thread that calls `store`. Full frames go to a crew that hashes and
+compresses them, from there in order to a few threads that write, and finished files to one
+that syncs them, so that little is left to sync when the last stream ends.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from functools import partial
+from typing import TYPE_CHECKING
+
+from blake3 import blake3
+
+from gpuckpt.errors import GpuckptError, ImageDamaged, WriteFailed
+from gpuckpt.image import disk, names
+from gpuckpt.image.codec import Codec
+from gpuckpt.image.crew import Crew, Slot, Slots, Stopped, cores
+from gpuckpt.image.frames import FRAME_SIZE, largest_stored
+from gpuckpt.image.intake import Intake
+from gpuckpt.image.packing import Packed, PackedFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from gpuckpt.image.manifest import FileEntry
+
+MEMORY = 160 << 20
+_WRITERS = 4
+_MOST_UNSYNCED = 256
+
+
+class Packer:
+    """Stores streams in one folder. Every method may be called from any thread."""
+
+    def __init__(
+        self,
+        folder: Path,
+        level: int = 1,
+        on_bytes: Callable[[int], None] = lambda _: None,
+        workers: int | None = None,
+        memory: int = MEMORY,
+    ) -> None:
+        """Open `folder`; `on_bytes` is told of raw bytes as they are packed, from any thread.
+
+        `level` is zstd's, 0 stores without compressing; `memory` bounds all buffers together.
+
+        Raises:
+            WriteFailed: `folder` is not there.
+        """
+        self._folder = folder
+        self._codec = Codec(level)
+        self._on_bytes = on_bytes
+        context = self._codec.memory + 1
+        crew = min(workers or cores(), max(1, memory * 5 // 8 // context))
+        each = FRAME_SIZE + largest_stored(FRAME_SIZE)
+        self._slots = Slots(max(2, (memory - crew * context) // each), FRAME_SIZE)
+        self._packers = Crew("pack", crew)
+        self._writers = Crew("write", _WRITERS)
+        self._syncer = Crew("sync", 1)
+        self._changed = threading.Condition()
+        self._files: dict[str, PackedFile] = {}
+        self._reading = self._unsynced = self._synced = 0
+        self._error: GpuckptError | None = None
+        self._closing = False
+        try:
+            self._fd = os.open(folder, disk.FOLDER_FLAGS)
+        except OSError as why:
+            raise disk.writing_error(why, folder, None) from why
+        self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def store(self, name: str, fd: int) -> None:
+        """Read `fd` to its end and store it as CRIU's image `name`; `fd` stays open.
+
+        Call it in a thread of its own for every stream.
+
+        Raises:
+            ImageDamaged: the name is hostile, or was stored before.
+            WriteFailed: it could not be read or written, here or elsewhere, or was aborted.
+        """
+        with self._changed:
+            self._raise_failure()
+            if self._closing:
+                raise WriteFailed(f"{name} came after the image was finished.")
+            self._reading += 1
+        try:
+            file = self._begin(name)
+            number = 0
+            for raw, slot in Intake(fd, self._stop, self._slots).pieces():
+                self._pack(file, number, raw, slot)
+                number += 1
+            file.end(number)
+            self._drain(file)
+        except Stopped:
+            self._raise_failure()
+        except GpuckptError as why:
+            self._fail(why)
+            raise
+        except OSError as why:
+            error = WriteFailed(f"CRIU's {name} could not be read: {why.strerror}.")
+            self._fail(error)
+            raise error from why
+        finally:
+            with self._changed:
+                self._reading -= 1
+                self._changed.notify_all()
+
+    def finish(self) -> tuple[FileEntry, ...]:
+        """Wait for every stream and return their entries, all files and the folder synced.
+
+        Raises:
+            WriteFailed: a file could not be written, or `abort` was called.
+        """
+        with self._changed:
+            while not self._error and (self._reading or self._synced < len(self._files)):
+                self._changed.wait()
+            self._raise_failure()
+        try:
+            os.fsync(self._fd)
+        except OSError as why:
+            self._fail(disk.writing_error(why, self._folder, self._fd))
+        with self._changed:  # from here on `abort` comes too late
+            self._raise_failure()
+            self._closing = True
+        self._release()
+        return tuple(file.entry for file in self._files.values() if file.entry)
+
+    def abort(self) -> None:
+        """Stop everything soon: all `store` and `finish` calls raise; nothing is made any more."""
+        self._fail(WriteFailed("Writing the image was stopped."))
+
+    def _begin(self, name: str) -> PackedFile:
+        stored = names.stored_name(name)
+        with self._changed:
+            while self._unsynced > _MOST_UNSYNCED and not self._error:
+                self._changed.wait()
+            if name in self._files:
+                raise ImageDamaged(f"CRIU sent {name} twice.")
+            file = self._files[name] = PackedFile(name, partial(self._new_file, stored))
+        return file
+
+    def _new_file(self, stored: str) -> int:
+        with self._changed:  # after `abort` has returned no file is made
+            if self._error:
+                raise Stopped
+            return disk.new_file(self._fd, stored)
+
+    def _pack(self, file: PackedFile, number: int, raw: memoryview, slot: Slot | None) -> None:
+        if slot:
+            self._packers.do(partial(self._pack_frame, file, number, raw, slot))
+        else:
+            self._pack_frame(file, number, raw, None)
+
+    def _pack_frame(
+        self, file: PackedFile, number: int, raw: memoryview, slot: Slot | None
+    ) -> None:
+        if self._error:
+            return
+        try:
+            digest = blake3(raw).digest()
+            file.put(number, Packed(self._codec.frame(raw), len(raw), digest, slot))
+            self._on_bytes(len(raw))
+        except Exception as why:  # noqa: BLE001 - a crew that dies would leave finish() waiting
+            self._fail(WriteFailed(f"CRIU's {file.name} could not be packed: {why!r}."))
+        if slot:
+            self._writers.do(partial(self._drain, file))
+        else:
+            self._drain(file)
+
+    def _drain(self, file: PackedFile) -> None:
+        try:
+            complete = file.write(self._slots)
+        except Stopped:
+            return
+        except OSError as why:
+            self._fail(disk.writing_error(why, self._folder, self._fd))
+            return
+        if complete:
+            with self._changed:
+                self._unsynced += 1
+            self._syncer.do(partial(self._sync, file))
+
+    def _sync(self, file: PackedFile) -> None:
+        try:
+            file.sync()
+        except OSError as why:
+            self._fail(disk.writing_error(why, self._folder, self._fd))
+        with self._changed:
+            self._unsynced -= 1
+            self._synced += 1
+            self._changed.notify_all()
+
+    def _raise_failure(self) -> None:
+        if self._error:
+            raise type(self._error)(self._error.message, hint=self._error.hint)
+
+    def _fail(self, error: GpuckptError) -> None:
+        with self._changed:
+            if self._error or self._closing:
+                return
+            self._error = error
+            self._closing = True
+            self._changed.notify_all()
+        self._slots.stop()
+        os.eventfd_write(self._stop, 1)
+        # Not waited for: a disk that hangs must not keep the job from being put back.
+        threading.Thread(target=self._release, name="pack-release", daemon=True).start()
+
+    def _release(self) -> None:
+        with self._changed:
+            while self._reading:
+                self._changed.wait()
+        for crew in (self._packers, self._writers, self._syncer):
+            crew.dismiss()
+        for file in self._files.values():
+            file.close()
+        os.close(self._stop)
+        os.close(self._fd)
