@@ -52,9 +52,9 @@ def test_it_counts_holds_only_its_log_and_ends_politely(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with job(log) as child:
         ticks(log, 3)
-        held = {os.readlink(entry) for entry in Path(f"/proc/{child.pid}/fd").iterdir()}
+        held = {str(entry.readlink()) for entry in Path(f"/proc/{child.pid}/fd").iterdir()}
         assert held == {os.devnull, str(log)}
-        assert os.readlink(f"/proc/{child.pid}/cwd") == "/"
+        assert Path(f"/proc/{child.pid}/cwd").readlink() == Path("/")
         child.terminate()
         assert child.wait(PATIENCE) == 0
     assert demo_job.faults(log) == ()

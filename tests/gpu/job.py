@@ -1,0 +1,116 @@
+"""Jobs on a GPU for tests: started, watched by their log, and ended without harm to the host."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuckpt.errors import CudaCallFailed
+from gpuckpt.model import CudaState
+from gpuckpt.tools.cuda import choose
+from gpuckpt.tools.run import Command, Runner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+JOBS = Path(__file__).parent / "jobs"
+PATIENCE = 120.0  # seconds; a driver without persistence mode starts slowly, big jobs copy long
+
+
+class Job:
+    """One job and its log."""
+
+    def __init__(self, log: Path, argv: tuple[str, ...]) -> None:
+        """Start it."""
+        path = os.pathsep.join((str(JOBS), *sys.path))
+        self.log = log
+        self.child = Runner().start(Command(argv, env={"PYTHONPATH": path}))
+
+    @staticmethod
+    def script(name: str, log: Path, *arguments: str) -> Job:
+        """Start one of the test jobs."""
+        return Job(log, (sys.executable, str(JOBS / name), str(log), *arguments))
+
+    @staticmethod
+    def demo(log: Path) -> Job:
+        """Start the job of the demo, on the GPU."""
+        module = ("-m", "gpuckpt.demo_job", "--device", "gpu", "--log", str(log))
+        return Job(log, (sys.executable, *module))
+
+    @property
+    def pid(self) -> int:
+        """The job's pid."""
+        return self.child.pid
+
+    def lines(self) -> list[str]:
+        """What its log says so far, whole lines only."""
+        return self.log.read_text().split("\n")[:-1] if self.log.exists() else []
+
+    def ticks(self) -> int:
+        """How far it has counted."""
+        return sum(line.startswith("tick ") for line in self.lines())
+
+    def await_line(self, wanted: str) -> None:
+        """Wait until the log has this line."""
+        wait(lambda: wanted in self.lines(), f"{wanted!r} in {self.log}", self._ended)
+
+    def counts_on(self, more: int = 5) -> None:
+        """Wait until it has counted on by `more` ticks, without a failure."""
+        goal = self.ticks() + more
+        wait(lambda: self.ticks() >= goal, f"tick {goal} in {self.log}", self._ended)
+        assert not [line for line in self.lines() if line.startswith("failed")]
+
+    def _ended(self) -> str:
+        status = self.child.poll()
+        return "" if status is None else f"the job ended with status {status}: {self.lines()[-3:]}"
+
+    def end(self) -> None:
+        """End it by SIGTERM, whatever state a failed test has left it in.
+
+        It is never killed with a live CUDA state: on one driver (595, open module) that took the
+        host down after a restore. If it does not end by itself it is suspended first.
+        """
+        if self.child.poll() is None:
+            _bring_back(self.pid)
+            self.child.terminate()
+            if self.child.wait(PATIENCE) is None:
+                _suspend(self.pid)
+                self.child.kill()
+                self.child.wait(PATIENCE)
+        self.child.close()
+
+
+def wait(what: Callable[[], bool], name: str, given_up: Callable[[], str] = lambda: "") -> None:
+    """Wait until something holds, bounded; `given_up` may know that it never will."""
+    deadline = time.monotonic() + PATIENCE
+    while not what():
+        if why := given_up():
+            pytest.fail(f"no {name}: {why}")
+        if time.monotonic() >= deadline:
+            pytest.fail(f"no {name} within {PATIENCE:g} s")
+        time.sleep(0.05)
+
+
+def _bring_back(pid: int) -> None:
+    cuda = choose(Runner())
+    with suppress(CudaCallFailed):
+        now = cuda.states([pid])[pid]
+        if now in {CudaState.LOCKED, CudaState.CHECKPOINTED}:
+            cuda.open({pid: CudaState.RUNNING})
+            cuda.restore([pid], {})  # nothing to do if it is only locked
+            cuda.unlock([pid])
+    cuda.close()
+
+
+def _suspend(pid: int) -> None:
+    cuda = choose(Runner())
+    cuda.open({pid: CudaState.CHECKPOINTED})
+    cuda.lock([pid], 30)
+    cuda.checkpoint([pid])
+    cuda.close()
