@@ -49,6 +49,7 @@ class Streamer:
         self._path = folder / socket_name
         self._listener = _listen(folder, socket_name)
         self._client: socket.socket | None = None
+        self._server: threading.Thread | None = None
         self._threads: list[threading.Thread] = []
         self._closing = False
         self._lock = threading.Lock()
@@ -56,17 +57,12 @@ class Streamer:
     def start(self, peer: int) -> None:
         """Begin to serve the process `peer` and nobody else."""
         name = f"streamer-{peer}"
-        threading.Thread(target=self._serve, args=(peer,), name=name, daemon=True).start()
+        self._server = threading.Thread(target=self._serve, args=(peer,), name=name, daemon=True)
+        self._server.start()
 
     def drain(self) -> None:
         """Wait until every image that was asked for has been moved; raise the first failure."""
-        while True:
-            with self._lock:
-                threads = [thread for thread in self._threads if thread.is_alive()]
-            if not threads:
-                break
-            for thread in threads:
-                thread.join()
+        self._join()
         if self.failure is not None:
             raise self.failure
 
@@ -74,13 +70,15 @@ class Streamer:
         """Hang up and wait for the threads; CRIU sees broken pipes if it still runs."""
         self._closing = True
         self._hang_up()
+        if self._server is not None:
+            self._server.join()
+        self._join()
         self._listener.close()
-        with suppress(GpuckptError, OSError):
-            self.drain()
+        if self._client is not None:
+            self._client.close()
         self._path.unlink(missing_ok=True)
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        os.close(self.fd)
+        self.fd = -1
 
     def _serve(self, peer: int) -> None:
         try:
@@ -94,6 +92,16 @@ class Streamer:
                 self._request(self._client, name)
         except BaseException as why:  # noqa: BLE001 - told to the thread that waits
             self._fail(why)
+
+    def _join(self) -> None:
+        while True:
+            with self._lock:
+                self._threads = [thread for thread in self._threads if thread.is_alive()]
+                threads = list(self._threads)
+            if not threads:
+                return
+            for thread in threads:
+                thread.join()
 
     def _request(self, client: socket.socket, name: str) -> None:
         raise NotImplementedError
