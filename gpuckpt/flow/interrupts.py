@@ -29,3 +29,10 @@ class Interrupts:
         """Raise Interrupted if a stop was asked for."""
         if self.pending is not None:
             raise Interrupted(self.pending)
+
+    def take(self) -> int | None:
+        """Return the pending signal and forget it: for a caller that passes signals on."""
+        signum, self.pending = self.pending, None
+        if signum is not None:
+            os.eventfd_read(self.fd)
+        return signum

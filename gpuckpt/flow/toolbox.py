@@ -26,6 +26,8 @@ if TYPE_CHECKING:
         Version,
     )
     from gpuckpt.tools.criu import DumpRun, RestoreRun
+    from gpuckpt.tools.files import HostFile
+    from gpuckpt.tools.net import PortState
 
 
 class ProcTool(Protocol):
@@ -54,6 +56,9 @@ class ProcTool(Protocol):
 
     def kill(self, ref: ProcessRef) -> None:
         """SIGKILL this very process; nothing if it is gone or the pid is another's now."""
+
+    def signal(self, pid: int, signum: int) -> None:
+        """Send a signal to a child of this process; nothing if it has ended."""
 
     def reap(self, pids: Iterable[int]) -> dict[int, int]:
         """Wait, without blocking, for those pids that are dead children of this process.
@@ -126,17 +131,38 @@ class CudaTool(Protocol):
 
 
 class CriuTool(Protocol):
-    """CRIU, started and not waited for: the run tells when it asks and when it has ended."""
+    """CRIU; see gpuckpt.tools.criu for what a run promises and raises."""
 
     @property
     def version(self) -> Version:
         """The version of the CRIU that was found."""
 
-    def dump(self, run: DumpRun) -> int:
-        """Run one dump to its end and return CRIU's exit status."""
+    def dump(self, run: DumpRun) -> None:
+        """Dump a tree to the end: it is gone then, or goes on with `leave_running`."""
 
-    def restore(self, run: RestoreRun) -> int:
-        """Run one restore to its end and return CRIU's exit status."""
+    def restore(self, run: RestoreRun) -> None:
+        """Restore a tree as children of this process."""
+
+
+class NetTool(Protocol):
+    """The network of this host."""
+
+    def port(self, protocol: str, address: str, port: int) -> PortState:
+        """Say whether `address`:`port` could be bound now."""
+
+
+class FilesTool(Protocol):
+    """Files outside the image, as they are on this host."""
+
+    def look(self, path: str, *, build_id: bool) -> HostFile | None:
+        """Return what is at `path`, None if nothing can be reached there."""
+
+
+class ShellTool(Protocol):
+    """The user's own commands."""
+
+    def run(self, line: str, timeout: float) -> str:
+        """Run a command line; empty if it succeeded within `timeout` seconds, else why not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,4 +174,7 @@ class Toolbox:
     nvidia: NvidiaTool
     cuda: CudaTool
     criu: CriuTool
+    files: FilesTool
+    net: NetTool
+    shell: ShellTool
     state_dir: Path

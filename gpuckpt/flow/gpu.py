@@ -1,0 +1,254 @@
+"""The driver's part of an operation: taking a tree's CUDA state away and giving it back.
+
+Every step asks for states first and goes on from what it finds, so that it may be run again after
+any failure. What a process had been when we came is what it is brought back to.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING
+
+from gpuckpt.errors import (
+    CudaCallFailed,
+    GpuLeftover,
+    GpuLockTimeout,
+    GpuStepFailed,
+    ProcessChanged,
+)
+from gpuckpt.model import CudaState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from gpuckpt.flow.interrupts import Interrupts
+    from gpuckpt.flow.toolbox import Toolbox
+    from gpuckpt.model import GpuUse, Tree
+
+# the first tries of a lock over several processes: a rank that waits for a locked peer cannot be
+# locked, whatever its time, so short tries find a good moment sooner than one long one
+FIRST_TRY_SECONDS = 0.5
+LONGEST_TRY_SECONDS = 5.0
+# GPU memory that a dead process held is given back a moment after its end
+MEMORY_PATIENCE = 15.0
+# the driver's own needs on top of what NVML counted for the process
+MEMORY_MARGIN = 256 << 20
+
+States = dict[int, CudaState]
+
+
+def states_of(tools: Toolbox, pids: Iterable[int]) -> States:
+    """Ask the driver about those processes that hold a GPU device; the others have no CUDA."""
+    holders = sorted({use.pid for use in tools.proc.devices(pids)})
+    if not holders:
+        return {}
+    try:
+        found = tools.cuda.states(holders)
+    except CudaCallFailed as why:
+        raise _translated(why) from why
+    return {pid: state for pid, state in found.items() if state is not CudaState.NONE}
+
+
+class CudaTree:
+    """The CUDA processes of one tree in one operation."""
+
+    def __init__(
+        self, tools: Toolbox, interrupts: Interrupts, first: Mapping[int, CudaState]
+    ) -> None:
+        """Remember in which state each process was `first`."""
+        self.first: States = dict(first)
+        self._tools = tools
+        self._interrupts = interrupts
+        self._uses: tuple[GpuUse, ...] = ()
+
+    @property
+    def pids(self) -> list[int]:
+        """The pids of all CUDA processes known so far."""
+        return sorted(self.first)
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes the processes hold on all GPUs together."""
+        return sum(use.bytes for use in self._uses)
+
+    @property
+    def uses(self) -> tuple[GpuUse, ...]:
+        """Who held how much on which GPU when it was checkpointed."""
+        return self._uses
+
+    def open(self) -> None:
+        """Get the driver's helpers ready, armed to bring all back if this program dies.
+
+        Raises:
+            GpuStepFailed: a helper could not be made ready; nothing was touched.
+        """
+        if not self.first:
+            return
+        try:
+            self._tools.cuda.open(self.first)
+        except CudaCallFailed as why:
+            raise _translated(why) from why
+
+    def lock(self, timeout: float, relist: Callable[[], Tree]) -> int:
+        """Lock every CUDA process, newcomers included; return how many rounds it took.
+
+        Raises:
+            GpuLockTimeout: one could not be held within `timeout` seconds in all.
+            GpuStepFailed: the driver refused for another reason.
+            Interrupted: a signal came between two rounds.
+        """
+        ends = time.monotonic() + timeout
+        rounds = 0
+        patience = timeout if len(self.first) == 1 else FIRST_TRY_SECONDS
+        while True:
+            rounds += 1
+            left = ends - time.monotonic()
+            try:
+                if self.pids:
+                    self._tools.cuda.lock(self.pids, max(0.05, min(patience, left)))
+            except CudaCallFailed as why:
+                self._after_failed_lock(why, ends)
+                patience = min(2 * patience, LONGEST_TRY_SECONDS)
+                continue
+            if not self._newcomers(relist()):
+                return rounds
+
+    def checkpoint(self) -> None:
+        """Move the GPU bytes of every locked process into its own memory.
+
+        Raises:
+            GpuStepFailed: the driver refused one of them.
+        """
+        if not self.pids:
+            return
+        self._uses = self._tools.nvidia.uses(self.pids)
+        try:
+            self._tools.cuda.checkpoint(self.pids)
+        except CudaCallFailed as why:
+            raise _translated(why) from why
+
+    def check_leftovers(self, pids: Iterable[int]) -> None:
+        """Make sure that no process of the tree still holds a GPU device.
+
+        Raises:
+            GpuLeftover: one does, so CRIU could not dump it.
+        """
+        left = self._tools.proc.devices(pids)
+        if left:
+            names = ", ".join(
+                f"pid {use.pid} {'maps' if use.fd is None else f'fd {use.fd} is'} {use.path}"
+                for use in left[:8]
+            )
+            raise GpuLeftover(
+                f"GPU devices stayed open after the driver's checkpoint: {names}",
+                hint="Usual causes: children forked after CUDA had started, a profiler, "
+                "gdrcopy, RDMA, or a driver older than 570 with NVML in use.",
+            )
+
+    def bring_back(self, gpu_map: Mapping[str, str] | None = None) -> None:
+        """Bring every process that still lives to the state it was in first.
+
+        Raises:
+            GpuStepFailed: one could not be brought back; says which and why.
+        """
+        if not self.pids:
+            return
+        now = self._tools.cuda.states(self.pids)
+        away = [
+            pid
+            for pid, state in now.items()
+            if state is CudaState.CHECKPOINTED and self.first[pid] is not CudaState.CHECKPOINTED
+        ]
+        try:
+            if away:
+                self._wait_for_memory(away, gpu_map or {})
+                self._tools.cuda.restore(away, gpu_map or {})
+                now |= dict.fromkeys(away, CudaState.LOCKED)
+            locked = [
+                pid
+                for pid, state in now.items()
+                if state is CudaState.LOCKED and self.first[pid] is CudaState.RUNNING
+            ]
+            if locked:
+                self._tools.cuda.unlock(locked)
+        except CudaCallFailed as why:
+            raise _translated(why) from why
+
+    def _after_failed_lock(self, why: CudaCallFailed, ends: float) -> None:
+        """Let go of those that were locked, and decide whether another round makes sense."""
+        if not why.timed_out:
+            raise _translated(why) from why
+        self.bring_back()
+        self._interrupts.check()
+        if time.monotonic() >= ends:
+            busy = ", ".join(str(outcome.pid) for outcome in why.failed)
+            raise GpuLockTimeout(f"the driver could not hold process {busy} in time") from why
+        time.sleep(random.uniform(0.02, 0.2))  # noqa: S311 - only to fall out of step with the job
+
+    def _newcomers(self, tree: Tree) -> bool:
+        """Take up processes that have started CUDA since we looked; whether there were any."""
+        found = states_of(self._tools, tree.pids)
+        fresh = {pid: state for pid, state in found.items() if pid not in self.first}
+        gone = set(self.first) - set(tree.pids)
+        if gone:
+            raise ProcessChanged(f"process {min(gone)} ended while the tree was being locked")
+        if fresh:
+            self._tools.cuda.open(fresh)
+            self.first |= fresh
+        return bool(fresh)
+
+    def _wait_for_memory(self, pids: list[int], gpu_map: Mapping[str, str]) -> None:
+        """Wait until each GPU has the room that the processes need.
+
+        A restore that runs out of GPU memory leaves a process stuck for good (seen on 580.159),
+        so the driver is not asked before there is room.
+        """
+        need: dict[str, int] = {}
+        for use in self._uses:
+            if use.pid in pids:
+                uuid = gpu_map.get(use.uuid, use.uuid)
+                need[uuid] = need.get(uuid, 0) + use.bytes
+        ends = time.monotonic() + MEMORY_PATIENCE
+        while short := _short(self._tools, need):
+            if time.monotonic() >= ends:
+                raise GpuStepFailed(
+                    f"not enough free GPU memory to put process {pids[0]} back: {short}",
+                    hint="End what holds the GPU's memory, then run the command again.",
+                )
+            time.sleep(0.2)
+
+    def expect(self, uses: Iterable[GpuUse]) -> None:
+        """Say what the processes will need on each GPU, where nobody could ask them (restore)."""
+        self._uses = tuple(uses)
+
+
+def _short(tools: Toolbox, need: Mapping[str, int]) -> str:
+    """Return what is missing, in words; empty if nothing."""
+    facts = tools.nvidia.facts() if need else None
+    if facts is None:
+        return ""
+    for gpu in facts.gpus:
+        wanted = need.get(gpu.uuid, 0)
+        if wanted and gpu.memory_free < wanted + MEMORY_MARGIN:
+            return (
+                f"GPU {gpu.index} has {gpu.memory_free >> 20} MiB free, "
+                f"{(wanted + MEMORY_MARGIN) >> 20} MiB are needed"
+            )
+    return ""
+
+
+def _translated(why: CudaCallFailed) -> GpuStepFailed:
+    """Say in words what a refused driver call means."""
+    names = {outcome.error for outcome in why.failed}
+    hint = ""
+    if "NOT_SUPPORTED" in names and why.action == "checkpoint":
+        hint = (
+            "The driver cannot checkpoint something the job uses: managed (unified) memory, "
+            "CUDA IPC or MIG, most often."
+        )
+    elif "OUT_OF_MEMORY" in names:
+        hint = "There is too little memory on the GPU or on the host for this job's GPU bytes."
+    elif "NOT_READY" in names:
+        hint = GpuLockTimeout.default_hint
+    return GpuStepFailed(why.message, hint=hint, excerpt=why.excerpt)

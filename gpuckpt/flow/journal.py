@@ -1,0 +1,132 @@
+"""The journal: what is about to be done to which processes, on disk before it is done.
+
+One small JSON file per operation under the state directory, synced at every dangerous step and
+removed when the operation has ended with nothing left to repair. A file whose owner is dead is
+the trace of an operation that was cut short.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpuckpt.errors import NotWritable, ProcessUnfit
+from gpuckpt.model import CudaState, ProcessRef
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One operation: who runs it, on which processes, what it had done last.
+
+    `first` holds the driver's state of each CUDA process before the operation, `stage` the folder
+    that becomes the image.
+    """
+
+    id: str
+    operation: str
+    started: str
+    boot_id: str
+    owner: ProcessRef
+    image: str
+    processes: tuple[ProcessRef, ...]
+    first: dict[int, CudaState]
+    stage: str = ""
+    step: str = "opened"
+
+
+class Journal:
+    """All entries of one state directory."""
+
+    def __init__(self, state_dir: Path) -> None:
+        """Use (and make, private) the journal below `state_dir`.
+
+        Raises:
+            NotWritable: the state directory cannot be made.
+        """
+        self._folder = state_dir / "journal"
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as why:
+            raise NotWritable(
+                f"the state directory {state_dir} cannot be written: {why.strerror}",
+                hint="Name another one in GPUCKPT_STATE_DIR.",
+            ) from why
+
+    def entries(self) -> tuple[Entry, ...]:
+        """Return every readable entry, oldest first."""
+        found = []
+        for path in sorted(self._folder.glob("*.json")):
+            try:
+                found.append(msgspec.json.decode(path.read_bytes(), type=Entry))
+            except (OSError, msgspec.MsgspecError):
+                continue  # being written this moment, or of another version: not ours to judge
+        return tuple(found)
+
+    def open(self, entry: Entry, alive: Callable[[ProcessRef], bool]) -> None:
+        """Write a new entry unless a living operation works on one of its processes.
+
+        Raises:
+            ProcessUnfit: another gpuckpt is at work there.
+        """
+        with self._locked():
+            for other in self.entries():
+                shared = set(other.processes) & set(entry.processes)
+                same_image = entry.image and other.image == entry.image
+                if (shared or same_image) and alive(other.owner):
+                    what = f"process {min(ref.pid for ref in shared)}" if shared else entry.image
+                    raise ProcessUnfit(
+                        f"another gpuckpt (pid {other.owner.pid}) runs a {other.operation} "
+                        f"on {what}",
+                        hint="Wait until it has ended.",
+                    )
+            self._write(entry)
+
+    def step(self, entry: Entry, step: str, stage: str = "") -> Entry:
+        """Record on disk what is about to be done, and the stage once there is one."""
+        entry = msgspec.structs.replace(entry, step=step, stage=stage or entry.stage)
+        self._write(entry)
+        return entry
+
+    def close(self, entry: Entry) -> None:
+        """Forget an operation that left nothing to repair."""
+        self._path(entry).unlink(missing_ok=True)
+        self._sync_folder()
+
+    def _path(self, entry: Entry) -> Path:
+        return self._folder / f"{entry.id}.json"
+
+    def _write(self, entry: Entry) -> None:
+        path = self._path(entry)
+        fresh = path.with_suffix(".new")
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, msgspec.json.encode(entry))
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        fresh.rename(path)
+        self._sync_folder()
+
+    def _sync_folder(self) -> None:
+        fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Two operations that start at once see each other's entries."""
+        fd = os.open(self._folder / "lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)

@@ -1,0 +1,138 @@
+"""Waiting for processes to be gone, and ending those that a failed restore left."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from gpuckpt.errors import (
+    Bug,
+    CudaCallFailed,
+    Forbidden,
+    GpuckptError,
+    NoSuchProcess,
+    ProcessUnfit,
+)
+from gpuckpt.model import CudaState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpuckpt.flow.interrupts import Interrupts
+    from gpuckpt.flow.toolbox import Toolbox
+    from gpuckpt.model import Process, ProcessRef
+
+POLL_SECONDS = 0.05
+
+
+def check_target(tools: Toolbox, pid: int) -> Process:
+    """Return the process to be dumped; refuse what must never be touched.
+
+    Raises:
+        NoSuchProcess: there is none, or only a zombie.
+        Forbidden: pid 1, a kernel thread, or gpuckpt itself or one of its ancestors.
+    """
+    process = tools.proc.process(pid)
+    if process is None:
+        raise NoSuchProcess(f"there is no process {pid}", hint="`gpuckpt jobs` lists GPU jobs.")
+    if process.zombie:
+        raise NoSuchProcess(
+            f"process {pid} has ended; its parent, process {process.ppid}, has not waited for it"
+        )
+    if pid == 1:
+        raise Forbidden("process 1 is the init of this host or container")
+    if process.kernel_thread:
+        raise Forbidden(f"process {pid} [{process.comm}] is a thread of the kernel")
+    me = os.getpid()
+    if pid == me or pid in tools.proc.ancestors(me):
+        raise Forbidden(
+            f"process {pid} ({process.comm}) runs this very gpuckpt",
+            hint="Run gpuckpt from outside the job's tree.",
+        )
+    return process
+
+
+def myself(tools: Toolbox) -> ProcessRef:
+    """Return the identity of the running gpuckpt."""
+    process = tools.proc.process(os.getpid())
+    if process is None:
+        raise Bug("gpuckpt does not find itself in /proc")
+    return process.ref
+
+
+def still_there(tools: Toolbox, refs: Iterable[ProcessRef]) -> list[Process]:
+    """Return those processes that have not gone, zombies included."""
+    found = []
+    for ref in refs:
+        process = tools.proc.process(ref.pid)
+        if process is not None and process.ref == ref:
+            found.append(process)
+    return found
+
+
+def wait_gone(tools: Toolbox, refs: Iterable[ProcessRef], seconds: float) -> list[Process]:
+    """Wait until all are gone, zombies too; return those that are left after `seconds`."""
+    left = list(refs)
+    ends = time.monotonic() + seconds
+    while True:
+        tools.proc.reap([ref.pid for ref in left])
+        found = still_there(tools, left)
+        if not found or time.monotonic() >= ends:
+            return found
+        left = [process.ref for process in found]
+        time.sleep(POLL_SECONDS)
+
+
+def wait_free(
+    tools: Toolbox, ids: Iterable[int], seconds: float, interrupts: Interrupts
+) -> tuple[int, ...]:
+    """Wait until no task or zombie uses any of the numbers; return those taken at the end.
+
+    Only zombies are waited for: a living process would not go by itself.
+    """
+    left = tuple(ids)
+    ends = time.monotonic() + seconds
+    while True:
+        tools.proc.reap(left)
+        left = tools.proc.taken(left)
+        dying = any((found := tools.proc.process(pid)) and found.zombie for pid in left)
+        if not dying or time.monotonic() >= ends:
+            return left
+        interrupts.check()
+        time.sleep(POLL_SECONDS)
+
+
+def end_restored(tools: Toolbox, refs: Iterable[ProcessRef], cuda: Iterable[int]) -> None:
+    """End the processes of a restore that failed, and wait until nothing is left of them.
+
+    Ending a live restored CUDA process once hung a host (driver 595.71), and suspending it first
+    avoided that: so every CUDA state is taken away before the first signal.
+
+    Raises:
+        ProcessUnfit: some are still there after a bounded time.
+    """
+    alive = [ref for ref in refs if tools.proc.alive(ref)]
+    _suspend(tools, [pid for pid in cuda if any(ref.pid == pid for ref in alive)])
+    for ref in alive:
+        tools.proc.kill(ref)
+    left = wait_gone(tools, alive, 30.0)
+    if left:
+        names = ", ".join(f"{process.pid} (state {process.state})" for process in left)
+        raise ProcessUnfit(f"could not be ended: process {names}")
+
+
+def _suspend(tools: Toolbox, pids: list[int]) -> None:
+    """Lock and checkpoint whatever runs; a process that refuses is ended all the same."""
+    if not pids:
+        return
+    try:
+        states = tools.cuda.states(pids)
+        running = [pid for pid, state in states.items() if state is CudaState.RUNNING]
+        if running:
+            tools.cuda.lock(running, 10.0)
+        live = [pid for pid, s in states.items() if s in {CudaState.RUNNING, CudaState.LOCKED}]
+        if live:
+            tools.cuda.checkpoint(live)
+    except (CudaCallFailed, GpuckptError):
+        return

@@ -1,0 +1,50 @@
+"""The way back, learned before each step forward."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuckpt.errors import GpuckptError, UndoIncomplete
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Undo:
+    """Steps that put things back, run in reverse order when an operation fails.
+
+    A step is added before what it undoes is tried: a call that failed does not say whether it had
+    its effect. So every step must be right whether or not there is something to put back.
+    """
+
+    def __init__(self) -> None:
+        """Start with nothing to put back."""
+        self._steps: list[tuple[str, Callable[[], None]]] = []
+
+    def add(self, what: str, step: Callable[[], None]) -> None:
+        """Remember `step`; `what` is said to the user if it fails: "pid 7 is locked"."""
+        self._steps.append((what, step))
+
+    def keep(self) -> None:
+        """From here on backward is forbidden: what was done stays."""
+        self._steps.clear()
+
+    def run(self, cause: BaseException) -> None:
+        """Put everything back because of `cause`; signals have to wait until it is done.
+
+        Raises:
+            UndoIncomplete: something could not be put back; names all that is left.
+        """
+        left: list[str] = []
+        while self._steps:
+            what, step = self._steps.pop()
+            try:
+                step()
+            except Exception as why:  # noqa: BLE001 - every other step must still be run
+                left.append(f"{what}: {why}")
+        if left:
+            raise UndoIncomplete(
+                f"{cause}; and it could not all be put back: " + "; ".join(left),
+                log=cause.log if isinstance(cause, GpuckptError) else None,
+                excerpt=left,
+            ) from cause

@@ -1,0 +1,46 @@
+"""The private folder of one CRIU run, and what is kept of it when the run fails."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from gpuckpt.errors import GpuckptError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+KEPT_LOGS = 50
+
+
+@contextmanager
+def workspace(state_dir: Path, operation_id: str) -> Iterator[Path]:
+    """Give a fresh private folder; an error's log is moved to safety before it is removed.
+
+    Only a GpuckptError that names a log in the folder gets it kept, under `state_dir`/logs.
+    """
+    folder = state_dir / "run" / operation_id
+    folder.mkdir(mode=0o700, parents=True)
+    try:
+        yield folder
+    except GpuckptError as why:
+        if why.log is not None and why.log.parent == folder:
+            why.log = _keep(why.log, state_dir / "logs", operation_id)
+        raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _keep(log: Path, folder: Path, operation_id: str) -> Path | None:
+    """Move a log out of the way of the clean-up; the oldest kept ones make room."""
+    if not log.exists():
+        return None
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    kept = folder / f"{operation_id}-{log.name}"
+    shutil.move(log, kept)
+    by_age = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)
+    for old in by_age[:-KEPT_LOGS]:
+        old.unlink(missing_ok=True)
+    return kept

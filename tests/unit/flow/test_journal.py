@@ -1,0 +1,74 @@
+"""The journal: on disk before anything is done, exclusive among the living."""
+
+from __future__ import annotations
+
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuckpt.errors import NotWritable, ProcessUnfit
+from gpuckpt.flow.journal import Entry, Journal
+from gpuckpt.model import CudaState, ProcessRef
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def entry(name: str, pid: int = 7, owner: int = 100, image: str = "/image") -> Entry:
+    return Entry(
+        id=name,
+        operation="dump",
+        started="2026-01-01T00:00:00Z",
+        boot_id="boot",
+        owner=ProcessRef(owner, 1),
+        image=image,
+        processes=(ProcessRef(pid, 1),),
+        first={pid: CudaState.RUNNING},
+    )
+
+
+def test_entries_come_back_as_they_were(tmp_path: Path) -> None:
+    """Another gpuckpt must be able to read what this one left, private to its owner."""
+    journal = Journal(tmp_path)
+    one = journal.step(_opened(journal, entry("a")), "lock", stage="/stage")
+    assert Journal(tmp_path).entries() == (one,)
+    assert (one.step, one.stage) == ("lock", "/stage")
+    for path in (tmp_path / "journal").iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    journal.close(one)
+    assert Journal(tmp_path).entries() == ()
+
+
+def _opened(journal: Journal, one: Entry) -> Entry:
+    journal.open(one, lambda _ref: True)
+    return one
+
+
+def test_two_operations_on_one_process_exclude_each_other(tmp_path: Path) -> None:
+    """A living owner keeps its processes and its image to itself; a dead one does not."""
+    journal = Journal(tmp_path)
+    journal.open(entry("a"), lambda _ref: True)
+    with pytest.raises(ProcessUnfit, match="pid 100"):
+        journal.open(entry("b", owner=200, image="/other"), lambda _ref: True)
+    with pytest.raises(ProcessUnfit, match="/image"):
+        journal.open(entry("b", pid=8, owner=200), lambda _ref: True)
+    journal.open(entry("c", pid=9, image="/third"), lambda _ref: True)
+    journal.open(entry("d", owner=300), lambda _ref: False)
+    assert [one.id for one in journal.entries()] == ["a", "c", "d"]
+
+
+def test_what_cannot_be_read_is_left_alone(tmp_path: Path) -> None:
+    """A file of another version is neither judged nor removed."""
+    journal = Journal(tmp_path)
+    strange = tmp_path / "journal" / "x.json"
+    strange.write_text("{}")
+    assert journal.entries() == ()
+    assert strange.exists()
+
+
+def test_no_place_for_the_journal_is_said_plainly(tmp_path: Path) -> None:
+    """Without a journal nothing is begun."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotWritable, match="state directory"):
+        Journal(tmp_path / "file" / "state")
