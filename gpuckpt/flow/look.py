@@ -1,0 +1,63 @@
+"""The first step of a dump: look at everything, refuse whatever must be refused, touch nothing."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuckpt.flow.gpu import states_of
+from gpuckpt.flow.tasks import check_target
+from gpuckpt.tools.criu import CriuOptions
+
+if TYPE_CHECKING:
+    from gpuckpt.flow.request import DumpRequest
+    from gpuckpt.flow.toolbox import Toolbox
+    from gpuckpt.model import CudaState, Finding, HostFacts, NvidiaFacts, Process, Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What was seen before the first step: the tree, the host, and what both ask of the dump."""
+
+    tree: Tree
+    cuda: dict[int, CudaState]
+    host: HostFacts
+    nvidia: NvidiaFacts | None
+    output: Path
+    options: CriuOptions
+    findings: tuple[Finding, ...]
+
+
+def look(tools: Toolbox, request: DumpRequest) -> Sight:
+    """Gather the facts and judge them.
+
+    Raises:
+        NoSuchProcess, Forbidden: the pid names nothing that may be dumped.
+        NotPrivileged, NoSpace, HostUnfit: the host cannot do it.
+        Blocked: findings stop the dump; all of them are listed.
+    """
+    root = check_target(tools, request.pid)
+    tree = tools.proc.tree(request.pid)
+    cuda = states_of(tools, tree.pids)
+    return Sight(
+        tree=tree,
+        cuda=cuda,
+        host=tools.host.facts(),
+        nvidia=tools.nvidia.facts(),
+        output=output_path(request.output, root),
+        options=CriuOptions(
+            tcp=request.tcp, file_locks=request.file_locks, ghost_limit=request.ghost_limit
+        ),
+        findings=(),
+    )
+
+
+def output_path(asked: Path | None, root: Process) -> Path:
+    """Return where the image goes: as asked, or command, pid and time in the current folder."""
+    if asked is not None:
+        return asked.absolute()
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", root.comm).strip("-.") or "job"
+    return Path.cwd() / f"{name}-{root.pid}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.gpuckpt"

@@ -1,0 +1,160 @@
+"""Writing down in the manifest what was dumped, from the facts and from CRIU's own images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from gpuckpt import __version__
+from gpuckpt.image.manifest import (
+    DumpOptions,
+    FileRecord,
+    HostRecord,
+    ListenerRecord,
+    Manifest,
+    NvidiaRecord,
+    Outside,
+    ProcessRecord,
+    Totals,
+)
+from gpuckpt.model import CudaState
+from gpuckpt.tools import criuimage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from gpuckpt.flow.look import Sight
+    from gpuckpt.flow.toolbox import Toolbox
+    from gpuckpt.image.manifest import FileEntry
+    from gpuckpt.model import FileRef, GpuUse, HostFacts, NvidiaFacts, Process, Receipt, Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Dumped:
+    """What a dump has in hand when all images are stored and the tree stands frozen.
+
+    `first` are the driver's states before the dump, `read` gives one of CRIU's images whole.
+    """
+
+    sight: Sight
+    tree: Tree
+    first: Mapping[int, CudaState]
+    uses: tuple[GpuUse, ...]
+    leave_running: bool
+    labels: Mapping[str, str]
+    files: tuple[FileEntry, ...]
+    read: Callable[[str], bytes]
+    receipt: Receipt
+
+
+def manifest(tools: Toolbox, dumped: Dumped) -> Manifest:
+    """Compose the manifest.
+
+    Raises:
+        ImageDamaged: CRIU's images cannot be read back.
+    """
+    sight = dumped.sight
+    tasks = criuimage.read_pstree(dumped.read("pstree.img"))
+    return Manifest(
+        needs=("criu-stream", "cuda-in-pages") if dumped.first else ("criu-stream",),
+        image_id=uuid4().hex,
+        created=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        gpuckpt=__version__,
+        criu=str(tools.criu.version),
+        root_pid=sight.tree.root.pid,
+        host=_host(sight.host),
+        nvidia=_nvidia(sight.nvidia, dumped.uses) if dumped.first else None,
+        tree=tuple(_process(process, dumped.first) for process in dumped.tree.processes),
+        ids=criuimage.ids(tasks),
+        options=_options(dumped),
+        outside=_outside(tools, dumped),
+        labels=dict(dumped.labels),
+        files=dumped.files,
+        totals=_totals(dumped.files),
+        receipt=dumped.receipt,
+    )
+
+
+def _host(facts: HostFacts) -> HostRecord:
+    return HostRecord(
+        hostname=facts.hostname,
+        kernel=facts.kernel,
+        boot_id=facts.boot_id,
+        arch=facts.arch,
+        libc=facts.libc,
+        cpu_model=facts.cpu_model,
+        cpu_flags=facts.cpu_flags,
+        memory_total=facts.memory_total,
+    )
+
+
+def _nvidia(facts: NvidiaFacts | None, uses: tuple[GpuUse, ...]) -> NvidiaRecord | None:
+    if facts is None:
+        return None
+    return NvidiaRecord(driver=facts.driver, cuda=facts.cuda, gpus=facts.gpus, uses=uses)
+
+
+def _process(process: Process, first: Mapping[int, CudaState]) -> ProcessRecord:
+    return ProcessRecord(
+        pid=process.pid,
+        ppid=process.ppid,
+        pgid=process.pgid,
+        sid=process.sid,
+        start_time=process.ref.start_time,
+        threads=process.threads,
+        comm=process.comm,
+        argv=process.argv,
+        exe=process.exe,
+        cwd=process.cwd,
+        uid=process.uid,
+        gid=process.gid,
+        cuda=first.get(process.pid, CudaState.NONE),
+    )
+
+
+def _options(dumped: Dumped) -> DumpOptions:
+    options = dumped.sight.options
+    return DumpOptions(
+        tcp=options.tcp,
+        file_locks=options.file_locks,
+        shell_job=options.shell_job,
+        link_remap=options.link_remap,
+        leave_running=dumped.leave_running,
+    )
+
+
+def _outside(tools: Toolbox, dumped: Dumped) -> Outside:
+    """List what the restore will look for outside the image, as CRIU recorded it."""
+    names = {entry.name for entry in dumped.files}
+    remaps = dumped.read("remap-fpath.img") if "remap-fpath.img" in names else b""
+    opened = criuimage.read_files(dumped.read("files.img"), remaps)
+    return Outside(
+        files=tuple(_file(tools, file) for file in opened.files),
+        listeners=tuple(
+            ListenerRecord(protocol=one.protocol, address=one.address, port=one.port)
+            for one in opened.listeners
+        ),
+        terminals=opened.terminals,
+    )
+
+
+def _file(tools: Toolbox, file: FileRef) -> FileRecord:
+    now = tools.files.look(file.path, build_id=False)
+    return FileRecord(
+        path=file.path,
+        size=file.size,
+        mode=file.mode,
+        build_id=file.build_id,
+        mtime_ns=now.mtime_ns if now else None,
+        flags=file.flags,
+    )
+
+
+def _totals(files: tuple[FileEntry, ...]) -> Totals:
+    return Totals(
+        raw=sum(entry.raw_size for entry in files),
+        stored=sum(entry.stored_size for entry in files),
+        pages=sum(entry.raw_size for entry in files if entry.name.startswith("pages-")),
+    )

@@ -1,0 +1,67 @@
+"""Just enough of CRIU's images for a tree: valid headers, pstree, files, inventory and pages."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpuckpt.model import Tree
+
+IMAGE, SERVICE = 0x54564319, 0x55105940
+PSTREE, FILES, PAGEMAP, INVENTORY = 0x50273030, 0x56303138, 0x56084025, 0x58313116
+
+
+def names(pids: Iterable[int]) -> tuple[str, ...]:
+    """Return the names of the images that `of_tree` makes, in the order a restore asks."""
+    each = [f"{kind}-{pid}.img" for pid in pids for kind in ("pagemap", "pages")]
+    return ("inventory.img", "pstree.img", "files.img", *each)
+
+
+def of_tree(tree: Tree, pages: bytes) -> dict[str, bytes]:
+    """Return CRIU's images of a tree by name, in the order a dump sends them."""
+    images = {"files.img": _image(FILES)}
+    for process in tree.processes:
+        count = len(pages) // 4096
+        head, entry = _field(1, process.pid), _field(4, 4) + _field(5, count)
+        images[f"pagemap-{process.pid}.img"] = _image(PAGEMAP, head, entry)
+        images[f"pages-{process.pid}.img"] = pages[: count * 4096]
+    images["pstree.img"] = _image(
+        PSTREE,
+        *(
+            b"".join(
+                (
+                    _field(1, one.pid),
+                    _field(2, one.ppid),
+                    _field(3, one.pgid),
+                    _field(4, one.sid),
+                    *(_field(5, tid) for tid in one.threads),
+                )
+            )
+            for one in tree.processes
+        ),
+    )
+    images["inventory.img"] = struct.pack("<I", INVENTORY) + _record(_field(1, 2))
+    return images
+
+
+def _image(magic: int, *records: bytes) -> bytes:
+    return struct.pack("<II", IMAGE, magic) + b"".join(map(_record, records))
+
+
+def _record(body: bytes) -> bytes:
+    return struct.pack("<I", len(body)) + body
+
+
+def _field(number: int, value: int) -> bytes:
+    return _varint(number << 3) + _varint(value)
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*out, value))

@@ -1,0 +1,377 @@
+"""A host that exists only in memory: processes, a driver, a CRIU, and faults by call number.
+
+The state of every process is kept as the kernel and the driver would keep it, so a test can ask
+afterwards whether everything is back as it was. Images are written for real.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from gpuckpt.errors import CudaCallFailed, NoSuchProcess, Stopped
+from gpuckpt.flow.toolbox import Toolbox
+from gpuckpt.model import (
+    CudaOutcome,
+    CudaState,
+    DeviceUse,
+    Gpu,
+    GpuUse,
+    HostFacts,
+    NvidiaFacts,
+    Process,
+    ProcessRef,
+    Tree,
+    Version,
+)
+from gpuckpt.tools.files import HostFile
+from gpuckpt.tools.net import PortState
+from tests.fakes import criuimages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from gpuckpt.flow.interrupts import Interrupts
+    from gpuckpt.tools.criu import DumpRun, RestoreRun
+
+GIB = 1 << 30
+ROOT_PID = 5000
+
+
+def process(pid: int, ppid: int = 1, **changes: Any) -> Process:
+    """Make a plain process."""
+    made = Process(
+        ref=ProcessRef(pid, 1000 + pid),
+        ppid=ppid,
+        pgid=pid,
+        sid=pid,
+        state="S",
+        threads=(pid,),
+        comm=f"job{pid}",
+        argv=("python", f"job{pid}.py"),
+        exe="/usr/bin/python3",
+        cwd="/",
+        uid=0,
+        gid=0,
+        rss=8 << 20,
+    )
+    return replace(made, **changes)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong at the n-th call: an error or a signal, before or after its effect."""
+
+    number: int
+    kind: str
+    when: str
+
+
+@dataclass
+class FakeHost:
+    """The whole host; `toolbox` gives its tools."""
+
+    processes: dict[int, Process] = field(default_factory=dict)
+    cuda: dict[int, CudaState] = field(default_factory=dict)
+    gpu_free: int = 100 * GIB
+    gpu_bytes: dict[int, int] = field(default_factory=dict)
+    interrupts: Interrupts | None = None
+    fault: Fault | None = None
+    calls: list[str] = field(default_factory=list)
+    pages: bytes = b"memory" * 50_000
+    armed: dict[int, CudaState] = field(default_factory=dict)
+    restored: dict[int, Process] = field(default_factory=dict)
+
+    @classmethod
+    def with_job(cls, cuda: int = 2, plain: int = 1) -> FakeHost:
+        """Make a host with one job: a root, `cuda` CUDA processes and `plain` others below it."""
+        host = cls()
+        me = os.getpid()
+        host.processes[me] = process(me)
+        pids = range(ROOT_PID, ROOT_PID + 1 + cuda + plain)
+        for pid in pids:
+            host.processes[pid] = process(pid, 1 if pid == ROOT_PID else ROOT_PID)
+        for pid in pids[1 : 1 + cuda]:
+            host.cuda[pid] = CudaState.RUNNING
+            host.gpu_bytes[pid] = GIB
+        return host
+
+    def toolbox(self, state_dir: Path) -> Toolbox:
+        """Return tools that count every call and fail where the fault says so."""
+        tools = {
+            "proc": _Proc(self),
+            "host": _Host(),
+            "nvidia": _Nvidia(self),
+            "cuda": _Cuda(self),
+            "criu": _Criu(self),
+            "files": _Files(),
+            "net": _Net(),
+            "shell": _Shell(),
+        }
+        counted: dict[str, Any] = {name: _Counted(self, name, tool) for name, tool in tools.items()}
+        return Toolbox(**counted, state_dir=state_dir)
+
+    def around(self, name: str, effect: Callable[[], Any]) -> Any:
+        """Run one call's effect, with the fault before or after it if this is its number."""
+        self.calls.append(name)
+        fault = self.fault
+        hit = fault is not None and fault.number == len(self.calls)
+        if hit and fault.when == "before":
+            self._strike(fault)
+        result = effect()
+        if hit and fault.when == "after":
+            self._strike(fault)
+        return result
+
+    def _strike(self, fault: Fault) -> None:
+        if fault.kind == "signal":
+            assert self.interrupts is not None
+            self.interrupts.request(2)
+            return
+        raise OSError(5, f"injected at call {fault.number} ({self.calls[-1]})")
+
+
+class _Counted:
+    """A tool whose every call passes through the host."""
+
+    def __init__(self, host: FakeHost, name: str, tool: object) -> None:
+        self._host = host
+        self._name = name
+        self._tool = tool
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._tool, name)
+        if not callable(value):
+            return value
+        label = f"{self._name}.{name}"
+        return lambda *args, **named: self._host.around(label, lambda: value(*args, **named))
+
+
+@dataclass
+class _Proc:
+    host: FakeHost
+
+    def tree(self, pid: int) -> Tree:
+        if pid not in self.host.processes:
+            raise NoSuchProcess(f"there is no process {pid}")
+        found = [self.host.processes[pid]]
+        for one in found:
+            found += [p for p in self.host.processes.values() if p.ppid == one.pid]
+        return Tree(tuple(found))
+
+    def process(self, pid: int) -> Process | None:
+        return self.host.processes.get(pid)
+
+    def alive(self, ref: ProcessRef) -> bool:
+        now = self.host.processes.get(ref.pid)
+        return now is not None and now.ref == ref and not now.zombie
+
+    def ancestors(self, pid: int) -> tuple[int, ...]:
+        above = self.host.processes[pid].ppid
+        return (above, *self.ancestors(above)) if above in self.host.processes else (above,)
+
+    def devices(self, pids: Iterable[int]) -> tuple[DeviceUse, ...]:
+        away = CudaState.CHECKPOINTED
+        return tuple(
+            DeviceUse(pid, 9, "/dev/nvidia0")
+            for pid in pids
+            if pid in self.host.cuda and self.host.cuda[pid] is not away
+        )
+
+    def taken(self, ids: Iterable[int]) -> tuple[int, ...]:
+        return tuple(number for number in ids if number in self.host.processes)
+
+    def kill(self, ref: ProcessRef) -> None:
+        if self.alive(ref):
+            del self.host.processes[ref.pid]
+            self.host.cuda.pop(ref.pid, None)
+
+    def signal(self, pid: int, signum: int) -> None:
+        del pid, signum
+
+    def reap(self, pids: Iterable[int]) -> dict[int, int]:
+        del pids
+        return {}
+
+
+class _Host:
+    def facts(self) -> HostFacts:
+        return HostFacts(
+            hostname="fake",
+            kernel="6.18.0",
+            boot_id="boot",
+            arch="x86_64",
+            libc="glibc 2.36",
+            cpu_model="fake",
+            cpu_flags=("avx2",),
+            cpu_count=2,
+            memory_total=64 * GIB,
+            memory_available=60 * GIB,
+            huge_pages="madvise",
+            euid=0,
+        )
+
+    def free_bytes(self, folder: Path) -> int:
+        del folder
+        return 500 * GIB
+
+
+@dataclass
+class _Nvidia:
+    host: FakeHost
+
+    def facts(self) -> NvidiaFacts:
+        gpu = Gpu(0, "GPU-0", "Fake H200", 141 * GIB, self.host.gpu_free, "0000:01:00.0")
+        return NvidiaFacts("580.159.04", "13.0", (gpu,))
+
+    def uses(self, pids: Iterable[int]) -> tuple[GpuUse, ...]:
+        return tuple(
+            GpuUse(pid, "GPU-0", self.host.gpu_bytes[pid])
+            for pid in pids
+            if self.host.cuda.get(pid) in {CudaState.RUNNING, CudaState.LOCKED}
+        )
+
+
+@dataclass
+class _Cuda:
+    """The driver: four legal steps, everything else is refused."""
+
+    host: FakeHost
+
+    def states(self, pids: Sequence[int]) -> dict[int, CudaState]:
+        return {pid: self.host.cuda.get(pid, CudaState.NONE) for pid in pids}
+
+    def open(self, first: Mapping[int, CudaState]) -> None:
+        self.host.armed |= first
+
+    def close(self) -> None:
+        self.host.armed.clear()
+
+    def lock(self, pids: Sequence[int], timeout: float) -> dict[int, CudaState]:
+        del timeout
+        return self._step("lock", pids, CudaState.RUNNING, CudaState.LOCKED)
+
+    def checkpoint(self, pids: Sequence[int]) -> dict[int, CudaState]:
+        return self._step("checkpoint", pids, CudaState.LOCKED, CudaState.CHECKPOINTED)
+
+    def restore(self, pids: Sequence[int], gpu_map: Mapping[str, str]) -> dict[int, CudaState]:
+        del gpu_map
+        return self._step("restore", pids, CudaState.CHECKPOINTED, CudaState.LOCKED)
+
+    def unlock(self, pids: Sequence[int]) -> dict[int, CudaState]:
+        return self._step("unlock", pids, CudaState.LOCKED, CudaState.RUNNING)
+
+    def _step(
+        self, action: str, pids: Sequence[int], before: CudaState, after: CudaState
+    ) -> dict[int, CudaState]:
+        outcomes = []
+        for pid in pids:
+            now = self.host.cuda[pid]
+            legal = now in {before, after}
+            if legal:
+                self.host.cuda[pid] = after
+            error = "" if legal else "ILLEGAL_STATE"
+            outcomes.append(CudaOutcome(pid, action, error, now, self.host.cuda[pid]))
+        if any(not outcome.ok for outcome in outcomes):
+            raise CudaCallFailed(action, outcomes)
+        return dict.fromkeys(pids, after)
+
+
+@dataclass
+class _Criu:
+    """A CRIU that freezes, streams a few images, asks for the verdict and ends the tree."""
+
+    host: FakeHost
+    version: Version = field(default_factory=lambda: Version("4.2.1"))
+
+    def dump(self, run: DumpRun) -> None:
+        tree = _Proc(self.host).tree(run.pid)
+        for one in tree.processes:
+            self.host.processes[one.pid] = replace(one, state="t")
+        try:
+            for name, data in criuimages.of_tree(tree, self.host.pages).items():
+                self.host.around(f"criu.image.{name}", lambda n=name, d=data: _pipe(run, n, d))
+            if select.select([run.stop_fd], [], [], 0)[0]:
+                raise Stopped("stopped by a signal")
+            self.host.around("criu.commit", run.commit)
+            self.host.around("criu.committed", lambda: None)
+        finally:
+            for one in tree.processes:
+                self.host.processes[one.pid] = one
+        if not run.leave_running:
+            for one in tree.processes:
+                del self.host.processes[one.pid]
+                self.host.cuda.pop(one.pid, None)
+
+    def restore(self, run: RestoreRun) -> None:
+        names = criuimages.names(tuple(self.host.restored))
+        for name in names:
+            if run.has(name):
+                self.host.around(f"criu.image.{name}", lambda n=name: _drain(run, n))
+        if select.select([run.stop_fd], [], [], 0)[0]:
+            raise Stopped("stopped by a signal")
+        self.host.processes |= self.host.restored
+        for pid in self.host.gpu_bytes:
+            self.host.cuda[pid] = CudaState.CHECKPOINTED
+        self.host.around("criu.approve", run.approve)
+
+
+def _pipe(run: DumpRun, name: str, data: bytes) -> None:
+    """Feed one image through a pipe, as CRIU does on a dump."""
+    read, write = os.pipe()
+
+    def feed() -> None:
+        view = memoryview(data)
+        with suppress(BrokenPipeError):
+            while view:
+                view = view[os.write(write, view) :]
+        os.close(write)
+
+    feeder = threading.Thread(target=feed)
+    feeder.start()
+    try:
+        run.store(name, read)
+    finally:
+        os.close(read)
+        feeder.join()
+
+
+def _drain(run: RestoreRun, name: str) -> None:
+    """Take one image out of a pipe, as CRIU does on a restore."""
+    read, write = os.pipe()
+
+    def take() -> None:
+        while os.read(read, 1 << 16):
+            pass
+        os.close(read)
+
+    taker = threading.Thread(target=take)
+    taker.start()
+    try:
+        run.send(name, write)
+    finally:
+        os.close(write)
+        taker.join()
+
+
+class _Files:
+    def look(self, path: str, *, build_id: bool) -> HostFile | None:
+        del build_id
+        return HostFile(path, 10, 0o100644, 1, "")
+
+
+class _Net:
+    def port(self, protocol: str, address: str, port: int) -> PortState:
+        del protocol, address, port
+        return PortState.FREE
+
+
+class _Shell:
+    def run(self, line: str, timeout: float) -> str:
+        del line, timeout
+        return ""

@@ -1,0 +1,122 @@
+"""Every external call of a dump fails or is interrupted, before and after its effect.
+
+Afterwards the job must be as it was: every process there, none stopped, every GPU in its first
+state, no image and no stage on the disk, nothing in the journal. From the commit on the image
+counts instead.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuckpt.errors import GpuckptError, Interrupted
+from gpuckpt.events import Silent
+from gpuckpt.flow.dump import dump
+from gpuckpt.flow.interrupts import Interrupts
+from gpuckpt.flow.journal import Journal
+from gpuckpt.flow.request import DumpRequest, DumpResult
+from gpuckpt.image.store import Image
+from gpuckpt.model import CudaState
+from tests.fakes.host import ROOT_PID, FakeHost, Fault
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def run(host: FakeHost, folder: Path, *, leave_running: bool = False) -> DumpResult:
+    interrupts = Interrupts()
+    host.interrupts = interrupts
+    request = DumpRequest(ROOT_PID, folder / "image", leave_running=leave_running)
+    (folder / "state").mkdir(exist_ok=True)
+    return dump(host.toolbox(folder / "state"), request, Silent(), interrupts)
+
+
+def calls_of_a_good_dump(folder: Path) -> list[str]:
+    host = FakeHost.with_job()
+    run(host, folder)
+    return host.calls
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return calls_of_a_good_dump(tmp_path_factory.mktemp("good"))
+
+
+def assert_untouched(host: FakeHost, before: FakeHost, folder: Path) -> None:
+    assert host.processes == before.processes
+    assert host.cuda == before.cuda
+    assert not host.armed, "driver helpers were left"
+    assert [path.name for path in folder.iterdir()] == ["state"], "an image or a stage is there"
+    assert not Journal(folder / "state").entries()
+    assert not list((folder / "state" / "run").glob("*")), "a work folder was left"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("kind", ["error", "signal"])
+def test_every_call_of_a_dump(calls: list[str], tmp_path: Path, kind: str, when: str) -> None:
+    """Up to the commit nothing that goes wrong leaves a trace."""
+    for number, name in enumerate(calls[: calls.index("criu.committed")], 1):
+        if name in {"criu.commit", "criu.dump"} and when == "after":
+            continue  # the image stands by then: the next tests
+        folder = tmp_path / f"{number}"
+        folder.mkdir()
+        host, before = FakeHost.with_job(), FakeHost.with_job()
+        host.fault = Fault(number, kind, when)
+        with pytest.raises((GpuckptError, OSError)) as caught:
+            run(host, folder)
+        assert host.calls[number - 1] == name
+        if kind == "signal":
+            assert isinstance(caught.value, Interrupted), (number, name, caught.value)
+        assert_untouched(host, before, folder)
+
+
+@pytest.mark.parametrize("leave_running", [False, True])
+def test_a_signal_after_the_commit_changes_nothing(tmp_path: Path, *, leave_running: bool) -> None:
+    """Once the image stands, a signal no longer leads back: the dump ends as it would have."""
+    calls = calls_of_a_good_dump(tmp_path)
+    for number in range(calls.index("criu.committed") + 1, len(calls) + 1):
+        folder = tmp_path / f"{number}"
+        folder.mkdir()
+        host = FakeHost.with_job()
+        host.fault = Fault(number, "signal", "after")
+        run(host, folder, leave_running=leave_running)
+        with Image.open(folder / "image") as image:
+            image.check_sizes()
+        assert (ROOT_PID in host.processes) is leave_running
+        running = {CudaState.RUNNING} if leave_running else set()
+        assert set(host.cuda.values()) == running
+        assert not Journal(folder / "state").entries()
+
+
+def test_a_late_failure_of_criu_loses_nothing(tmp_path: Path) -> None:
+    """The image stands and the tree is gone: whatever CRIU says then, the dump succeeded."""
+    calls = calls_of_a_good_dump(tmp_path)
+    host = FakeHost.with_job()
+    host.fault = Fault(calls.index("criu.dump") + 1, "error", "after")
+    folder = tmp_path / "late"
+    folder.mkdir()
+    result = run(host, folder)
+    assert "criu-late-failure" in {finding.id for finding in result.findings}
+    with Image.open(folder / "image") as image:
+        image.check_sizes()
+
+
+def test_a_failure_after_the_commit_takes_the_image_back(tmp_path: Path) -> None:
+    """If CRIU lets the tree go on although the image stands, the tree wins."""
+    calls = calls_of_a_good_dump(tmp_path)
+    host, before = FakeHost.with_job(), FakeHost.with_job()
+    host.fault = Fault(calls.index("criu.commit") + 1, "error", "after")
+    folder = tmp_path / "late"
+    folder.mkdir()
+    with pytest.raises(OSError, match="injected"):
+        run(host, folder)
+    assert_untouched(host, before, folder)
+
+
+def test_a_good_dump_makes_every_kind_of_call(calls: list[str]) -> None:
+    """The matrix is worth something only if the dump really goes through all its tools."""
+    assert {"cuda.lock", "cuda.checkpoint", "criu.dump", "proc.devices", "nvidia.uses"} <= set(
+        calls
+    )
