@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuckpt.image.manifest import FileEntry
+    from gpuckpt.image.unpack import Unpacker
 
 PATIENCE = 60  # seconds: only a deadlock takes that long
 
@@ -75,3 +76,17 @@ def eventually(true: Callable[[], bool]) -> None:
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def send(unpacker: Unpacker, name: str, fd: int) -> None:
+    """Feed one stream and close it, as the streamer does."""
+    try:
+        unpacker.send(name, fd)
+    finally:
+        os.close(fd)
+
+
+def start_send(pool: ThreadPoolExecutor, unpacker: Unpacker, name: str) -> tuple[int, Future[None]]:
+    """Return the end to read from, and what `send` will come to."""
+    reader, writer = os.pipe()
+    return reader, pool.submit(send, unpacker, name, writer)

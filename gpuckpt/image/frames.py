@@ -117,7 +117,9 @@ def decode_table(data: bytes, *, frames: int, raw_size: int, stored_size: int) -
     return table
 
 
-def decode_frame(unpacker: zstandard.ZstdDecompressor, frame: Frame, stored: bytes) -> bytes:
+def decode_frame(
+    unpacker: zstandard.ZstdDecompressor, frame: Frame, stored: bytes | memoryview
+) -> bytes:
     """Return the raw bytes of one frame, proved to be those that were packed.
 
     Nothing is allocated from what the frame itself claims: its sizes are compared with the

@@ -7,20 +7,18 @@ however many streams there are, whoever has bytes to read gets on.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from gpuckpt.image.crew import Slot, Slots, Stopped
 from gpuckpt.image.frames import FRAME_SIZE, SMALLEST_FRAME
+from gpuckpt.image.pipes import IDLE, Watch, widen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_PIPE_SIZE = 1 << 20
-_IDLE = 50  # milliseconds without a byte after which a buffer is given up, if it is wanted
+    from gpuckpt.image.crew import Slot, Slots
 
 
 class Intake:
@@ -29,13 +27,10 @@ class Intake:
     def __init__(self, fd: int, stop: int, slots: Slots) -> None:
         """Read from `fd`; once `stop` is readable nothing more is read."""
         self._fd = fd
-        self._stop = stop
         self._slots = slots
         self._ended = False
         self._head = bytearray()
-        self._poll = select.poll()
-        self._poll.register(fd, select.POLLIN)
-        self._poll.register(stop, select.POLLIN)
+        self._watch = Watch(fd, select.POLLIN, stop)
 
     def pieces(self) -> Iterator[tuple[memoryview, Slot | None]]:
         """Yield the stream's bytes; a big piece lies in the slot that comes with it.
@@ -52,7 +47,7 @@ class Intake:
                         yield memoryview(self._head), None
                     return
                 slot = self._slots.take()
-                self._widen()
+                widen(self._fd)
             filled = self._fill(slot)
             if self._ended or filled >= SMALLEST_FRAME:
                 if filled:
@@ -64,12 +59,12 @@ class Intake:
                 self._slots.give(slot)
             if self._ended:
                 return
-            self._ready(None)
+            self._watch.ready()
             slot = None if self._head else self._slots.take_spare()
 
     def _read_head(self) -> None:
         while not self._ended and len(self._head) < SMALLEST_FRAME:
-            self._ready(None)
+            self._watch.ready()
             with suppress(BlockingIOError):
                 piece = os.read(self._fd, SMALLEST_FRAME)
                 self._head += piece
@@ -80,7 +75,7 @@ class Intake:
         slot.view[:filled] = self._head
         self._head.clear()
         while filled < FRAME_SIZE:
-            if not self._ready(_IDLE):
+            if not self._watch.ready(IDLE):
                 if self._slots.wanted:
                     break
                 continue
@@ -91,14 +86,3 @@ class Intake:
                     self._ended = True
                     break
         return filled
-
-    def _ready(self, timeout: int | None) -> bool:
-        seen = self._poll.poll(timeout)
-        if any(fd == self._stop for fd, _ in seen):
-            raise Stopped
-        return bool(seen)
-
-    def _widen(self) -> None:
-        with suppress(OSError):  # no pipe, or the user's pipes are at their limit
-            if fcntl.fcntl(self._fd, fcntl.F_GETPIPE_SZ) < _PIPE_SIZE:
-                fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)

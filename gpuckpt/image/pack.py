@@ -17,7 +17,7 @@ from blake3 import blake3
 from gpuckpt.errors import GpuckptError, ImageDamaged, WriteFailed
 from gpuckpt.image import disk, names
 from gpuckpt.image.codec import Codec
-from gpuckpt.image.crew import Crew, Slot, Slots, Stopped, cores
+from gpuckpt.image.crew import Crew, Slot, Slots, Stopped, cores, keep_freed_memory
 from gpuckpt.image.frames import FRAME_SIZE, largest_stored
 from gpuckpt.image.intake import Intake
 from gpuckpt.image.packing import Packed, PackedFile
@@ -51,6 +51,7 @@ class Packer:
         Raises:
             WriteFailed: `folder` is not there.
         """
+        keep_freed_memory()
         self._folder = folder
         self._codec = Codec(level)
         self._on_bytes = on_bytes

@@ -9,14 +9,13 @@ go through the cache and the kernel is told to begin writing at once.
 from __future__ import annotations
 
 import fcntl
-import mmap
 import os
-import threading
 from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
 from gpuckpt.image import disk
+from gpuckpt.image.crew import Scratch
 from gpuckpt.image.frames import FRAME_SIZE, largest_stored
 
 if TYPE_CHECKING:
@@ -27,14 +26,7 @@ _BOUNCE = -(-(largest_stored(FRAME_SIZE) + _BLOCK) // _BLOCK) * _BLOCK
 _WORTH_IT = 256 << 10
 
 
-class _Bounce(threading.local):
-    """An aligned buffer for each thread that writes; no file keeps one."""
-
-    def __init__(self) -> None:
-        self.view = memoryview(mmap.mmap(-1, _BOUNCE))
-
-
-_bounce = _Bounce()
+_scratch = Scratch()
 
 
 class Sink:
@@ -82,7 +74,7 @@ class Sink:
             disk.start_writeback(self._fd, self.size, size)
 
     def _append_direct(self, parts: Sequence[bytes | memoryview]) -> None:
-        view = _bounce.view
+        view = _scratch.view(_BOUNCE)
         start = self.size - len(self._carry)
         end = len(self._carry)
         view[:end] = self._carry

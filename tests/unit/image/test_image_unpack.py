@@ -1,0 +1,208 @@
+"""Unpacking: what is handed over, what is not, and how it stops."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuckpt.errors import GpuckptError, ImageDamaged, ImageError, ImageUntrusted
+from gpuckpt.image.store import Image
+from gpuckpt.image.unpack import Unpacker
+from tests import image_samples as samples
+from tests.image_streams import PATIENCE, drain, eventually, send, start_send, threads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import Any
+
+KIB, MIB = 1 << 10, 1 << 20
+TWO_FRAMES = 14 * MIB
+SIZES = [0, 1, 64 * KIB, 64 * KIB + 1, 4 * MIB, 9 * MIB + 7]
+
+
+def noise(size: int) -> bytes:
+    return random.Random(size).randbytes(size)
+
+
+@contextmanager
+def unpacker(final: Path, files: dict[str, bytes], **options: Any) -> Iterator[Unpacker]:
+    if not final.exists():
+        samples.write_image(final, files)
+    with Image.open(final) as image:
+        feeding = Unpacker(image, **options)
+        yield feeding
+        feeding.close()
+
+
+def left() -> list[str]:
+    """Return the threads of unpackers, also of those that other tests have closed."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("unpack")]
+
+
+@pytest.mark.parametrize("chunk", [4 * KIB, MIB])
+def test_what_was_stored_comes_back(tmp_path: Path, chunk: int) -> None:
+    files = {f"size-{size}.img": noise(size) for size in SIZES}
+    told: list[int] = []
+    with unpacker(tmp_path / "job", files, on_bytes=told.append) as feeding, threads() as pool:
+        for name, data in files.items():
+            reader, sent = start_send(pool, feeding, name)
+            assert drain(reader, chunk) == data
+            sent.result(PATIENCE)
+            assert feeding.has(name)
+            assert feeding.read(name) == data
+    assert sum(told) == sum(SIZES)
+
+
+def test_frames_of_every_allowed_size_come_back(tmp_path: Path) -> None:
+    for frame in (64 * KIB, MIB, 16 * MIB):
+        samples.write_image(tmp_path / str(frame), {"a.img": noise(17 * MIB)}, frame=frame)
+        with unpacker(tmp_path / str(frame), {}) as feeding, threads() as pool:
+            reader, sent = start_send(pool, feeding, "a.img")
+            assert drain(reader) == noise(17 * MIB)
+            sent.result(PATIENCE)
+
+
+def test_an_image_is_served_again_and_again(tmp_path: Path) -> None:
+    with unpacker(tmp_path / "job", {"a.img": noise(5 * MIB)}) as feeding, threads() as pool:
+        for _ in range(3):
+            reader, sent = start_send(pool, feeding, "a.img")
+            assert drain(reader) == noise(5 * MIB)
+            sent.result(PATIENCE)
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    with unpacker(tmp_path / "job", {"a.img": b""}) as feeding:
+        for name in ("b.img", "../manifest.json", "", "/etc/passwd"):
+            assert not feeding.has(name)
+            with pytest.raises(ImageDamaged, match="holds no"):
+                feeding.read(name)
+
+
+def test_a_file_too_large_to_be_read_at_once(tmp_path: Path) -> None:
+    with unpacker(tmp_path / "job", {"a.img": bytes(MIB)}) as feeding:
+        assert feeding.read("a.img", limit=MIB) == bytes(MIB)
+        with pytest.raises(ImageDamaged, match="too many"):
+            feeding.read("a.img", limit=MIB - 1)
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_nothing_of_a_bad_frame_is_handed_over(tmp_path: Path, victim: int) -> None:
+    data = noise(9 * MIB)
+    samples.write_image(tmp_path / "job", {"pages-1.img": data})
+    place = tmp_path / "job" / "criu" / "pages-1.img.zst"
+    with Image.open(tmp_path / "job") as image:
+        entry = image.entries["pages-1.img"]
+        fd = image.open_stored(entry)
+        frame = list(image.table(entry, fd))[victim]
+        os.close(fd)
+    stored = bytearray(place.read_bytes())
+    stored[frame.offset + frame.stored // 2] ^= 1
+    place.write_bytes(stored)
+    with unpacker(tmp_path / "job", {}) as feeding, threads() as pool:
+        reader, sent = start_send(pool, feeding, "pages-1.img")
+        assert drain(reader) == data[: victim * 4 * MIB]
+        where = f"criu/pages-1.img.zst, frame {victim} at byte {frame.offset}: "
+        with pytest.raises(ImageDamaged, match=where) as caught:
+            sent.result(PATIENCE)
+        assert caught.value.findings[0].object == "criu/pages-1.img.zst"
+        with pytest.raises(ImageDamaged, match=where):
+            feeding.read("pages-1.img")
+
+
+def test_a_file_changed_since_the_image_was_opened(tmp_path: Path) -> None:
+    with unpacker(tmp_path / "job", {"a.img": noise(100), "b.img": noise(100)}) as feeding:
+        criu = tmp_path / "job" / "criu"
+        os.truncate(criu / "a.img.zst", 20)
+        (criu / "b.img.zst").chmod(0o666)
+        with pytest.raises(ImageDamaged, match="cut short"):
+            feeding.read("a.img")
+        with pytest.raises(ImageUntrusted):
+            feeding.read("b.img")
+
+
+def test_a_reader_that_has_enough(tmp_path: Path) -> None:
+    with unpacker(tmp_path / "job", {"a.img": noise(20 * MIB)}) as feeding, threads() as pool:
+        reader, sent = start_send(pool, feeding, "a.img")
+        os.read(reader, 100)
+        os.close(reader)
+        with pytest.raises(BrokenPipeError):
+            sent.result(PATIENCE)
+        reader, sent = start_send(pool, feeding, "a.img")
+        assert drain(reader) == noise(20 * MIB)
+
+
+def test_readers_that_stand_still_do_not_lock_others_out(tmp_path: Path) -> None:
+    """All streams but the last are begun and not read on until the last one is through."""
+    files = {f"pages-{n}.img": noise(9 * MIB + n) for n in range(12)}
+    with unpacker(tmp_path / "job", files, memory=TWO_FRAMES) as feeding, threads() as pool:
+        begun = {}
+        for name in list(files)[:-1]:
+            reader, sent = start_send(pool, feeding, name)
+            begun[name] = reader, sent, os.read(reader, 100)
+        reader, sent = start_send(pool, feeding, "pages-11.img")
+        assert pool.submit(drain, reader).result(PATIENCE) == files["pages-11.img"]
+        sent.result(PATIENCE)
+        for name, (reader, sent, first) in begun.items():
+            assert first + pool.submit(drain, reader).result(PATIENCE) == files[name]
+            sent.result(PATIENCE)
+
+
+def test_close_ends_what_waits_and_what_runs(tmp_path: Path) -> None:
+    eventually(lambda: not left())
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    files = {f"pages-{n}.img": noise(9 * MIB + n) for n in range(5)}
+    with unpacker(tmp_path / "job", files, memory=TWO_FRAMES) as feeding, threads() as pool:
+        begun = [start_send(pool, feeding, name) for name in files]
+        os.read(begun[0][0], 100)
+        feeding.close()
+        feeding.close()
+        for reader, sent in begun:
+            with pytest.raises(ImageError, match="stopped"):
+                sent.result(PATIENCE)
+            os.close(reader)
+        with pytest.raises(ImageError, match="stopped"):
+            feeding.read("pages-1.img")
+    eventually(lambda: not left())
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_pipes_are_made_wide_for_big_files_only(tmp_path: Path) -> None:
+    files = {"big.img": noise(2 * MIB), "small.img": noise(100)}
+    with unpacker(tmp_path / "job", files) as feeding, threads() as pool:
+        for name, size in (("big.img", MIB), ("small.img", 64 * KIB)):
+            reader, sent = start_send(pool, feeding, name)
+            os.read(reader, 10)
+            assert fcntl.fcntl(reader, fcntl.F_GETPIPE_SZ) == size
+            drain(reader)
+            sent.result(PATIENCE)
+
+
+def test_a_file_is_a_stream_too(tmp_path: Path) -> None:
+    with unpacker(tmp_path / "job", {"a.img": noise(5 * MIB)}) as feeding:
+        send(feeding, "a.img", os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT, 0o600))
+    assert (tmp_path / "out").read_bytes() == noise(5 * MIB)
+
+
+def test_a_callback_that_fails_ends_the_stream_only(tmp_path: Path) -> None:
+    def broken(_: int) -> None:
+        raise RuntimeError("no terminal")
+
+    with unpacker(tmp_path / "job", {"a.img": noise(100)}, on_bytes=broken) as feeding:
+        with pytest.raises(RuntimeError, match="no terminal"):
+            send(feeding, "a.img", os.open("/dev/null", os.O_WRONLY))
+        assert feeding.read("a.img") == noise(100)
+
+
+def test_errors_are_ours(tmp_path: Path) -> None:
+    with unpacker(tmp_path / "job", {"a.img": noise(100)}) as feeding:
+        (tmp_path / "job" / "criu" / "a.img.zst").unlink()
+        with pytest.raises(GpuckptError) as caught:
+            feeding.read("a.img")
+        assert caught.value.exit_code == 7
