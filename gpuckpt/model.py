@@ -57,8 +57,9 @@ class CudaOutcome:
 
     `action` is state, open, lock, checkpoint, restore or unlock. `error` is empty if the process
     is where the action leads, else the CUresult's name without CUDA_ERROR_ (NOT_READY: the lock's
-    time ran out), or one of GONE, NO_ANSWER, CALLER_LOST, UNEXPECTED_STATE, UNKNOWN. `before` and
-    `after` were read from the driver; None: it could not be read. `gone`: the process died.
+    time ran out), or one of GONE, BUSY (another gpuckpt is at work on it), NO_ANSWER, CALLER_LOST,
+    UNEXPECTED_STATE, UNKNOWN. `before` and `after` were read from the driver; None: it could not
+    be read. `gone`: the process died.
     """
 
     pid: int

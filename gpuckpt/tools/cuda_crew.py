@@ -25,12 +25,14 @@ class Patience:
     """How long to wait for answers, in seconds, before a process is reported as hanging.
 
     `start`: the driver library starts slowly without persistence mode and on hosts with many
-    GPUs. `grace` is added to a lock's own timeout. `copy`: a checkpoint or restore moves 1 to 2
-    GB/s on slow hosts, for up to a terabyte.
+    GPUs. `claim`: after a gpuckpt was killed its processes are still being brought back. `grace`
+    is added to a lock's own timeout. `copy`: a checkpoint or restore moves 1 to 2 GB/s on slow
+    hosts, for up to a terabyte.
     """
 
     start: float = 60.0
     question: float = 15.0
+    claim: float = 60.0
     grace: float = 30.0
     copy: float = 1800.0
     unlock: float = 120.0
@@ -101,8 +103,12 @@ class Crew:
             if pid not in self._callers or self._callers[pid].lost:
                 self._hire(pid)
         listen([self._callers[pid] for pid in first], self._patience.start)
-        asks = {pid: Ask(id=0, action="open", pid=pid, first=first[pid]) for pid in first}
-        return self._tell(asks, self._patience.question)
+        wait = int(self._patience.claim * 1000)
+        asks = {
+            pid: Ask(id=0, action="open", pid=pid, first=first[pid], timeout_ms=wait)
+            for pid in first
+        }
+        return self._tell(asks, self._patience.claim + self._patience.question)
 
     def ask(self, asks: Mapping[int, Ask], patience: float) -> dict[int, CudaOutcome]:
         """Ask opened processes all at once and wait for all.

@@ -28,7 +28,7 @@ from gpuckpt.model import CudaState
 from gpuckpt.tools.cuda_binary import Binary
 from gpuckpt.tools.cuda_driver import Driver, DriverMissing, load_bindings
 from gpuckpt.tools.cuda_steps import POLL, ask_state, bring_back, perform, read_back
-from gpuckpt.tools.cuda_target import Room, Target
+from gpuckpt.tools.cuda_target import Claim, Room, Target
 from gpuckpt.tools.cuda_wire import Answer, Ask, Hello, Line, line, read_ask
 from gpuckpt.tools.nvidia import Nvidia
 from gpuckpt.tools.run import Runner
@@ -48,15 +48,26 @@ class Switch:
         self.target: Target | None = None
         self._first: CudaState | None = None
         self._room: Room | None = None
+        self._claim: Claim | None = None
         self._nvidia = nvidia
         self._longest_hold = longest_hold
 
-    def arm(self, target: Target, first: CudaState | None) -> None:
-        """Remember the process, what it holds, and the state to lead it back to."""
-        if self.target is None and first in {CudaState.RUNNING, CudaState.LOCKED}:
-            self._room = Room.of(target, self._nvidia)
+    def arm(self, target: Target, first: CudaState | None, patience: float) -> bool:
+        """Remember the process, what it holds, and the state to lead it back to.
+
+        False if another gpuckpt, or what is left of one, did not let go of it in `patience`
+        seconds.
+        """
+        if self.target is None:
+            claim = Claim(target)
+            if not claim.take(patience):
+                return False
+            self._claim = claim
+            if first in {CudaState.RUNNING, CudaState.LOCKED}:
+                self._room = Room.of(target, self._nvidia)
         self.target = target
         self._first = first
+        return True
 
     def release(self) -> None:
         """Forget it: the process stays as it is."""
@@ -74,6 +85,11 @@ class Switch:
                 return None  # better suspended, for `gpuckpt repair`, than stuck for good
             time.sleep(POLL)
         return None
+
+    def close(self) -> None:
+        """Let others act on the process."""
+        if self._claim is not None:
+            self._claim.give_back()
 
     def _fits(self, driver: Driver, target: Target) -> bool:
         """Whether leading it back takes no GPU memory, or that memory is free."""
@@ -106,8 +122,9 @@ def _answer(driver: Driver, switch: Switch, ask: Ask) -> Answer:
             return ask_state(driver, _target(switch, ask.pid), ask)
         if ask.action == "open":
             target = _target(switch, ask.pid)
-            if target is not None:
-                switch.arm(target, ask.first)
+            patience = ask.timeout_ms / 1000
+            if target is not None and not switch.arm(target, ask.first, patience):
+                return Answer(id=ask.id, error="BUSY", detail="another gpuckpt is at work on it")
             found = ask_state(driver, target, ask)
             return found if not found.gone else msgspec.structs.replace(found, error="GONE")
         if switch.target is None or switch.target.pid != ask.pid:
@@ -154,6 +171,7 @@ def main(arguments: list[str]) -> int:
     switch = Switch(Nvidia())
     if not serve(driver, sys.stdin.buffer, tell, switch):
         switch.act(driver)
+    switch.close()
     return 0
 
 

@@ -1,7 +1,10 @@
-"""The process a driver call is about: is it still the one, can it answer, is there room for it."""
+"""The process a driver call is about: is it the one, whose is it, can it answer, is there room."""
 
 from __future__ import annotations
 
+import errno
+import socket
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 
 _DEAD: Final = frozenset("ZXx")
 _STOPPED: Final = frozenset("tT")
+_POLL: Final = 0.05
 _CGROUPS: Final = "/sys/fs/cgroup"
 
 
@@ -72,6 +76,40 @@ class Target:
                     events = read(f"{_CGROUPS}/{line.removeprefix('0::/')}/cgroup.events")
                     return b"frozen 1" in (events or b"").splitlines()
         return False
+
+
+class Claim:
+    """The right to act on one process: only one call process of this host has it at a time.
+
+    Two gpuckpts on one process, or one beside the way back of another that was killed, would take
+    each other's steps. The kernel gives the claim back when its holder ends, however it ends.
+    """
+
+    def __init__(self, target: Target) -> None:
+        """Claim nothing yet."""
+        # Linux: a name that begins with NUL is in no file system and goes with its socket.
+        self._name = f"\0gpuckpt-cuda-{target.pid}-{target.ref.start_time}"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+
+    def take(self, timeout: float) -> bool:
+        """Wait at most `timeout` seconds for the claim; whether we have it."""
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                self._socket.bind(self._name)
+            except OSError as why:
+                if why.errno != errno.EADDRINUSE:
+                    raise
+                if time.monotonic() >= deadline:
+                    self.give_back()
+                    return False
+                time.sleep(_POLL)
+            else:
+                return True
+
+    def give_back(self) -> None:
+        """Let others claim the process."""
+        self._socket.close()
 
 
 @dataclass(frozen=True, slots=True)

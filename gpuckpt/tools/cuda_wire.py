@@ -25,7 +25,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing to do for one process. `timeout_ms` is for lock, `gpu_map` for restore.
+    """One thing to do for one process. `timeout_ms` is for lock and open, `gpu_map` for restore.
 
     `first` comes with open: the state the process had and gets back if gpuckpt dies.
     """

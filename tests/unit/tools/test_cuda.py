@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +27,7 @@ RUNNING, LOCKED, CHECKPOINTED = CudaState.RUNNING, CudaState.LOCKED, CudaState.C
 UUID = "GPU-0000aaaa-1111-2222-3333-444455556666"
 OTHER = "GPU-9999ffff-1111-2222-3333-444455556666"
 SLEEP = (sys.executable, "-S", "-c", "import time; time.sleep(300)")
-HASTY = Patience(question=1.0, copy=1.0, grace=1.0, unlock=1.0)
+HASTY = Patience(question=1.0, claim=0.2, copy=1.0, grace=1.0, unlock=1.0)
 
 
 @pytest.fixture
@@ -323,6 +324,34 @@ def test_close_leaves_processes_as_they_are(
     cuda.close()
     assert children() == set()
     assert driver.state(pid) == LOCKED
+
+
+def test_two_gpuckpts_do_not_take_each_others_steps(
+    cuda: Cuda, hasty: Cuda, driver: FakeDriver, jobs: Callable[[int], list[int]]
+) -> None:
+    (pid,) = jobs(1)
+    cuda.open({pid: RUNNING})
+    with pytest.raises(CudaCallFailed, match="another gpuckpt is at work") as caught:
+        hasty.open({pid: RUNNING})
+    assert caught.value.outcomes[0].error == "BUSY"
+    with pytest.raises(CudaCallFailed, match="never opened"):
+        hasty.lock([pid], 1)
+    assert driver.calls() == []
+    cuda.close()
+    hasty.open({pid: RUNNING})
+    assert hasty.lock([pid], 1) == {pid: LOCKED}
+    assert hasty.unlock([pid]) == {pid: RUNNING}
+
+
+def test_the_next_gpuckpt_waits_for_the_way_back_of_a_killed_one(
+    cuda: Cuda, driver: FakeDriver, jobs: Callable[[int], list[int]]
+) -> None:
+    (pid,) = jobs(1)
+    os.kill(pid, signal.SIGSTOP)
+    die_after(driver, pid, RUNNING, "lock", "checkpoint")
+    threading.Timer(0.3, os.kill, (pid, signal.SIGCONT)).start()
+    cuda.open({pid: RUNNING})
+    assert driver.state(pid) == RUNNING
 
 
 def test_call_processes_are_deaf_to_signals_meant_for_us(

@@ -15,7 +15,7 @@ from gpuckpt.model import CudaState, Gpu, GpuUse, NvidiaFacts, ProcessRef
 from gpuckpt.tools.cuda_driver import Unsettled
 from gpuckpt.tools.cuda_helper import Switch
 from gpuckpt.tools.cuda_steps import read_state
-from gpuckpt.tools.cuda_target import Room, Target
+from gpuckpt.tools.cuda_target import Claim, Room, Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -159,11 +159,30 @@ def test_a_state_in_between_is_waited_out() -> None:
     assert read_state(driver, 7) is CudaState.CHECKPOINTED
 
 
-def test_the_switch_never_restores_into_a_full_gpu(target: Target) -> None:
+class Switches:
+    """Switches that give their claims back when the test ends."""
+
+    def __init__(self) -> None:
+        self.made: list[Switch] = []
+
+    def __call__(self, nvidia: Any, longest_hold: float = 20.0) -> Switch:
+        self.made.append(Switch(nvidia, longest_hold))
+        return self.made[-1]
+
+
+@pytest.fixture
+def switches() -> Iterator[Switches]:
+    made = Switches()
+    yield made
+    for switch in made.made:
+        switch.close()
+
+
+def test_the_switch_never_restores_into_a_full_gpu(switches: Switches, target: Target) -> None:
     nvidia: Any = StubNvidia(free=40, held=60)
     driver = StubDriver(CudaState.CHECKPOINTED)
-    switch = Switch(nvidia, longest_hold=0.2)
-    switch.arm(target, CudaState.RUNNING)
+    switch = switches(nvidia, longest_hold=0.2)
+    assert switch.arm(target, CudaState.RUNNING, 0)
     assert switch.act(driver) is None
     assert driver.calls == []
     assert nvidia.asked > 1
@@ -172,21 +191,21 @@ def test_the_switch_never_restores_into_a_full_gpu(target: Target) -> None:
     assert driver.calls == ["restore", "unlock"]
 
 
-def test_the_switch_unlocks_whatever_is_free(target: Target) -> None:
+def test_the_switch_unlocks_whatever_is_free(switches: Switches, target: Target) -> None:
     nvidia: Any = StubNvidia(free=0, held=60)
     driver = StubDriver(CudaState.LOCKED)
-    switch = Switch(nvidia)
-    switch.arm(target, CudaState.RUNNING)
+    switch = switches(nvidia)
+    assert switch.arm(target, CudaState.RUNNING, 0)
     assert switch.act(driver) is CudaState.RUNNING
     assert driver.calls == ["unlock"]
 
 
 def test_the_switch_gives_up_on_a_process_that_stays_stopped(
-    tmp_path: Path, target: Target
+    switches: Switches, tmp_path: Path, target: Target
 ) -> None:
     driver = StubDriver(CudaState.LOCKED)
-    switch = Switch(StubNvidia(free=0, held=0), longest_hold=0.1)  # type: ignore[arg-type]
-    switch.arm(target, CudaState.RUNNING)
+    switch = switches(StubNvidia(free=0, held=0), longest_hold=0.1)
+    assert switch.arm(target, CudaState.RUNNING, 0)
     write_process(tmp_path, state="T")
     started = time.monotonic()
     assert switch.act(driver) is None
@@ -194,11 +213,20 @@ def test_the_switch_gives_up_on_a_process_that_stays_stopped(
     assert driver.calls == []
 
 
-def test_a_released_switch_does_nothing(target: Target) -> None:
+def test_a_process_has_one_claim_at_a_time(target: Target) -> None:
+    first, second, third = Claim(target), Claim(target), Claim(target)
+    assert first.take(0)
+    assert not second.take(0.1)
+    first.give_back()
+    assert third.take(0)
+    third.give_back()
+
+
+def test_a_released_switch_does_nothing(switches: Switches, target: Target) -> None:
     driver = StubDriver(CudaState.LOCKED)
-    switch = Switch(StubNvidia(free=0, held=0))  # type: ignore[arg-type]
+    switch = switches(StubNvidia(free=0, held=0))
     assert switch.act(driver) is None
-    switch.arm(target, CudaState.RUNNING)
+    assert switch.arm(target, CudaState.RUNNING, 0)
     switch.release()
     assert switch.act(driver) is None
     assert driver.calls == []
