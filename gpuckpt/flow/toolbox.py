@@ -134,8 +134,15 @@ class CriuTool(Protocol):
     """CRIU; see gpuckpt.tools.criu for what a run promises and raises."""
 
     @property
+    def program(self) -> str:
+        """The program that was found; CriuMissing, CriuTooOld or CriuBroken if none can work."""
+
+    @property
     def version(self) -> Version:
         """The version of the CRIU that was found."""
+
+    def check(self) -> str:
+        """Return what CRIU's own check of this kernel says; CriuBroken if it cannot work."""
 
     def dump(self, run: DumpRun) -> None:
         """Dump a tree to the end: it is gone then, or goes on with `leave_running`."""

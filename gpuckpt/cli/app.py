@@ -1,0 +1,165 @@
+"""The command line as a typer app: which commands there are, and what was asked of them.
+
+Parsing is kept apart from doing: `parse` returns what to run, so that a usage error is known
+before anything was looked at, and a command is an ordinary function of its options.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer._completion_classes import completion_init
+from typer.main import get_command
+
+from gpuckpt import __version__
+from gpuckpt.cli import completion
+from gpuckpt.cli.demo import demo
+from gpuckpt.cli.doctor import doctor
+from gpuckpt.cli.dump import dump
+from gpuckpt.cli.jobs import jobs
+from gpuckpt.cli.options import AsJson, Progress, Quiet, Verbose
+from gpuckpt.cli.restore import restore
+from gpuckpt.cli.settings import Settings
+from gpuckpt.cli.show import show
+from gpuckpt.cli.verify import verify
+from gpuckpt.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gpuckpt.cli.context import Application
+
+    Handler = Callable[..., int]
+
+COMMANDS: dict[str, Handler] = {
+    "dump": dump,
+    "restore": restore,
+    "verify": verify,
+    "show": show,
+    "jobs": jobs,
+    "doctor": doctor,
+    "demo": demo,
+}
+PROGRAM = "gpuckpt"
+_HELP_WIDTH = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """A command to run with the options it was given."""
+
+    command: str
+    settings: Settings
+    handler: Handler
+
+    def run(self, app: Application) -> int:
+        """Run the command and return its exit status."""
+        return self.handler(app)
+
+
+def parse(argv: Sequence[str]) -> Invocation | int:
+    """Return what to run, or an exit status if --help or --version said it all.
+
+    Raises:
+        UsageError: a value makes no sense.
+        typer.TyperException: the command line does not fit the commands there are.
+
+    """
+    instruction = os.environ.get(completion.VARIABLE)
+    if instruction:  # TAB was pressed, or `make completions` asks for a script
+        script = completion.wanted(instruction)
+        if script is not None:
+            typer.echo(script, nl=False)
+            return 0
+        completion_init()
+    parser = get_command(build(plain=not sys.stdout.isatty()))
+    found = parser.main(list(argv), prog_name=PROGRAM, standalone_mode=False)
+    if not isinstance(found, Invocation | int):
+        raise UsageError("no command given", hint="`gpuckpt --help` lists the commands.")
+    return found
+
+
+def meant(argv: Sequence[str]) -> str:
+    """Return the command in a command line that could not be understood, empty if none."""
+    return next((word for word in argv if word in COMMANDS), "")
+
+
+def build(*, plain: bool) -> typer.Typer:
+    """Return the typer app; `plain` help has a fixed width and no boxes."""
+    names: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
+    if plain:
+        names |= {"terminal_width": _HELP_WIDTH, "max_content_width": _HELP_WIDTH}
+    app = typer.Typer(
+        name=PROGRAM,
+        add_completion=False,
+        context_settings=names,
+        rich_markup_mode=None if plain else "rich",
+        pretty_exceptions_enable=False,
+    )
+    app.callback(invoke_without_command=True)(_root)
+    for name, handler in COMMANDS.items():
+        app.command(name)(_parsed(name, handler))
+    return app
+
+
+def _root(
+    context: typer.Context,
+    *,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    progress: Progress = None,
+    version: bool = typer.Option(False, "--version", help="Show the version and exit."),
+) -> None:
+    """Take a running GPU job off its host and bring it back.
+
+    `gpuckpt doctor` tells whether this host can do it, `gpuckpt demo` shows it. Every option has
+    a twin in the environment: --lock-timeout is GPUCKPT_LOCK_TIMEOUT.
+    """
+    if version:
+        typer.echo(f"{PROGRAM} {__version__}")
+        raise typer.Exit
+    context.obj = _settings(json=json, quiet=quiet, verbose=verbose, progress=progress)
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), err=True)
+
+
+def _parsed(name: str, handler: Handler) -> Callable[..., Invocation]:
+    """Return the function typer sees: the command's options and those all commands share."""
+    common = tuple(inspect.signature(_common, eval_str=True).parameters.values())
+    own = tuple(inspect.signature(handler, eval_str=True).parameters.values())[1:]
+
+    def command(context: typer.Context, **given: Any) -> Invocation:  # noqa: ANN401
+        shared = _settings(**{parameter.name: given.pop(parameter.name) for parameter in common})
+        return Invocation(name, shared.over(context.obj), partial(handler, **given))
+
+    first = inspect.Parameter(
+        "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
+    )
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    options = [parameter.replace(kind=keyword) for parameter in (*own, *common)]
+    command.__signature__ = inspect.Signature([first, *options])  # type: ignore[attr-defined]
+    command.__annotations__ = {}
+    command.__doc__ = handler.__doc__
+    command.__name__ = name
+    return command
+
+
+def _common(
+    *,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    progress: Progress = None,
+) -> None:
+    """Carry the signature of the options that every command shares."""
+
+
+def _settings(*, json: bool, quiet: bool, verbose: bool, progress: str | None) -> Settings:
+    return Settings(json=json, quiet=quiet, verbose=verbose, progress=progress or "auto")

@@ -1,0 +1,46 @@
+"""Words for things several commands speak of: a job, its GPUs, sizes, the pause."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from gpuckpt.cli import units
+
+if TYPE_CHECKING:
+    from gpuckpt.image.manifest import Manifest, ProcessRecord
+
+_LONGEST_COMMAND = 120
+
+
+def command_line(*words: str) -> str:
+    """Return words as a shell takes them."""
+    return shlex.join(words)
+
+
+def command(process: ProcessRecord) -> str:
+    """Return the command line of a process, or its short name in brackets, not too long."""
+    line = " ".join(process.argv) or f"[{process.comm}]"
+    return line if len(line) <= _LONGEST_COMMAND else line[: _LONGEST_COMMAND - 3] + "..."
+
+
+def job(manifest: Manifest) -> str:
+    """Return the root's command with the number of processes and how many are on a GPU."""
+    root = next((one for one in manifest.tree if one.pid == manifest.root_pid), manifest.tree[0])
+    on_gpu = sum(process.cuda != "none" for process in manifest.tree)
+    parts = [f"pid {manifest.root_pid}", units.count(len(manifest.tree), "process", "processes")]
+    parts.append(f"{on_gpu} on the GPU" if on_gpu else "none on a GPU")
+    return f"{command(root)} ({', '.join(parts)})"
+
+
+def sizes(manifest: Manifest) -> str:
+    """Return raw and stored size with their ratio."""
+    totals = manifest.totals
+    text = f"{units.size(totals.raw)} raw -> {units.size(totals.stored)} stored"
+    factor = units.ratio(totals.raw, totals.stored)
+    return f"{text} ({factor} smaller)" if factor else text
+
+
+def pause(duration: float, *, running: bool) -> str:
+    """Return for how long the job stood still, or that it still does."""
+    return units.seconds(duration) + ("" if running else " until the image was complete")

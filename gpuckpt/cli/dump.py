@@ -1,0 +1,91 @@
+"""gpuckpt dump: take a job off this host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuckpt.cli import describe, values
+from gpuckpt.cli.context import Application
+from gpuckpt.cli.options import (
+    FileLocks,
+    GhostLimit,
+    Label,
+    LeaveRunning,
+    Level,
+    LockTimeout,
+    Output,
+    Pid,
+    Tcp,
+)
+from gpuckpt.cli.page import Fields, Findings, Next, Outcome, Page, Tone
+from gpuckpt.model import TcpPolicy
+
+if TYPE_CHECKING:
+    from gpuckpt.flow.request import DumpResult
+
+
+def dump(
+    app: Application,
+    pid: Pid,
+    *,
+    output: Output = None,
+    leave_running: LeaveRunning = False,
+    label: Label = None,
+    level: Level = 1,
+    lock_timeout: LockTimeout = 30.0,
+    tcp: Tcp = "none",
+    file_locks: FileLocks = False,
+    ghost_limit: GhostLimit = 1 << 30,
+) -> int:
+    """Dump a running job with its GPU memory, and end it.
+
+    PID and all its descendants are taken together. Until the image is complete the job can go
+    on, and any failure puts it back; after that it can be restored.
+    """
+    from gpuckpt.flow.dump import dump as act
+    from gpuckpt.flow.request import DumpRequest
+
+    request = DumpRequest(
+        pid=pid,
+        output=output,
+        leave_running=leave_running,
+        labels=values.labels(label or ()),
+        level=level,
+        lock_timeout=lock_timeout,
+        tcp=TcpPolicy(tcp),
+        file_locks=file_locks,
+        ghost_limit=ghost_limit,
+    )
+    return app.show(outcome(act(app.tools, request, app.reporter, app.interrupts)))
+
+
+def outcome(result: DumpResult) -> Outcome:
+    """Say what was dumped, where it is and how to bring it back."""
+    manifest = result.manifest
+    fields = Fields(
+        (
+            ("image", str(result.image)),
+            ("job", describe.job(manifest)),
+            ("size", describe.sizes(manifest)),
+            ("pause", describe.pause(result.pause, running=result.running)),
+        )
+    )
+    warnings = (Findings(result.findings),) if result.findings else ()
+    ending = Next((describe.command_line("gpuckpt", "restore", str(result.image)),))
+    done = "dumped, and the job goes on" if result.running else "dumped, and the job is off"
+    return Outcome(
+        payload={
+            "image": result.image,
+            "image_id": manifest.image_id,
+            "root_pid": manifest.root_pid,
+            "pids": [process.pid for process in manifest.tree],
+            "running": result.running,
+            "pause": result.pause,
+            "totals": manifest.totals,
+            "labels": manifest.labels,
+            "findings": result.findings,
+            "receipt": result.receipt,
+        },
+        page=Page(done, Tone.GOOD, (fields, *warnings, ending)),
+        quiet=str(result.image),
+    )

@@ -1,0 +1,101 @@
+"""Errors as a page: what failed, what became of the job, what stopped it, what to do next.
+
+Also the two translations into our own errors: from the parser's complaints, and from anything
+nobody foresaw, whose traceback is kept in a file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import tempfile
+import traceback
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuckpt.cli.page import Block, Fields, Findings, Page, Tone, Verbatim
+from gpuckpt.errors import Bug, GpuckptError, Interrupted, UsageError
+
+if TYPE_CHECKING:
+    from typer import TyperException
+
+_TAIL = 3
+
+
+def page(doing: str, error: GpuckptError) -> Page:
+    """Build the page for an error of the command `doing`."""
+    blocks: list[Block] = []
+    if not isinstance(error, UsageError):
+        blocks.append(Fields((("job", error.job),)))
+    if error.findings:
+        blocks.append(Findings(error.findings))
+    rows = [("next", error.hint)] if error.hint else []
+    if error.log is not None:
+        rows.append(("log", str(error.log)))
+    rows.append(("error", f"{error.name}, exit {error.exit_code}"))
+    blocks.append(Fields(tuple(rows)))
+    if error.excerpt:
+        blocks.append(Verbatim("from the log" if error.log else "details", error.excerpt))
+    return Page(_title(doing, error), Tone.BAD, tuple(blocks))
+
+
+def payload(error: GpuckptError) -> dict[str, object]:
+    """Return the JSON form of an error."""
+    return {
+        "name": error.name,
+        "message": error.message,
+        "hint": error.hint,
+        "job": error.job,
+        "findings": error.findings,
+        "log": error.log,
+        "excerpt": error.excerpt,
+    }
+
+
+def usage(error: TyperException, command: str) -> UsageError:
+    """Return the parser's complaint about a command (empty: about none) as our own error."""
+    message = error.format_message().strip()
+    negative = re.search(r"No such option: (-\d+)", message)
+    if negative and command == "dump":
+        hint = "`gpuckpt jobs` lists the GPU jobs of this node with their pids."
+        return UsageError(f"PID: {negative[1]} is not a process id: they start at 1", hint=hint)
+    message = re.sub(r"^Invalid value for '?([^':]+)'?: ", r"\1: ", message).rstrip(".")
+    line = " ".join(word for word in ("gpuckpt", command, "--help") if word)
+    return UsageError(message, hint=f"`{line}` shows what is possible.")
+
+
+def unforeseen(error: BaseException, state_dir: Path) -> Bug:
+    """Return an error nobody foresaw as a bug, with its traceback kept in a file."""
+    text = "".join(traceback.format_exception(error))
+    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return Bug(
+        f"gpuckpt itself failed: {what}",
+        log=_keep(text, state_dir),
+        excerpt=text.rstrip().splitlines()[-_TAIL:],
+    )
+
+
+def _title(doing: str, error: GpuckptError) -> str:
+    who = f"gpuckpt {doing}" if doing else "gpuckpt"
+    if isinstance(error, Interrupted):
+        try:
+            who = f"{who}: {signal.Signals(error.signum).name}"
+        except ValueError:
+            who = f"{who}: signal {error.signum}"
+    return f"{who}: {error.message}"
+
+
+def _keep(text: str, state_dir: Path) -> Path | None:
+    moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    for folder in (state_dir, Path(tempfile.gettempdir())):
+        name = folder / f"gpuckpt-bug-{moment}-{os.getpid()}.txt"
+        try:
+            descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w", errors="backslashreplace") as file:
+                file.write(text)
+        except OSError:
+            continue
+        return name
+    return None

@@ -1,0 +1,89 @@
+"""gpuckpt restore: bring a job back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuckpt.cli import units
+from gpuckpt.cli.context import Application
+from gpuckpt.cli.options import (
+    ForceGate,
+    ImageFolder,
+    OnVerifyFail,
+    Probe,
+    ProbeTimeout,
+    Settle,
+    Wait,
+)
+from gpuckpt.cli.page import Fields, Findings, Outcome, Page, Tone
+
+if TYPE_CHECKING:
+    from gpuckpt.flow.request import RestoreResult
+
+
+def restore(
+    app: Application,
+    image: ImageFolder,
+    *,
+    probe: Probe = None,
+    probe_timeout: ProbeTimeout = 60.0,
+    wait: Wait = False,
+    settle: Settle = 1.0,
+    on_verify_fail: OnVerifyFail = "keep",
+    force_gate: ForceGate = None,
+) -> int:
+    """Restore the job of an image and print its root pid.
+
+    The job gets the pids it had. Nothing is started unless this host matches the image and
+    every byte matches its digest. An image can be restored any number of times.
+    """
+    from gpuckpt.flow.request import RestoreRequest
+    from gpuckpt.flow.restore import restore as act
+    from gpuckpt.flow.restore import wait_for
+
+    request = RestoreRequest(
+        image=image,
+        probe=probe,
+        probe_timeout=probe_timeout,
+        settle=settle,
+        on_verify_fail=on_verify_fail,
+        force_gates=frozenset(force_gate or ()),
+    )
+    result = act(app.tools, request, app.reporter, app.interrupts)
+    if not wait:
+        return app.show(outcome(result))
+    app.passing_on = True
+    if not app.settings.json:  # one object only, so it has to wait for the exit status
+        app.show(outcome(result))
+    status: int = wait_for(app.tools, result.root_pid, app.interrupts)
+    if app.settings.json:
+        app.show(outcome(result, job_exit=status))
+    return status
+
+
+def outcome(result: RestoreResult, job_exit: int | None = None) -> Outcome:
+    """Say which pids run again; `job_exit` is the job's own exit status, once it has one."""
+    rows = [
+        ("pid", str(result.root_pid)),
+        ("processes", " ".join(map(str, result.pids))),
+        ("image", str(result.image)),
+        ("took", units.seconds(result.receipt.seconds)),
+    ]
+    rows += [("gpu", f"{old} is now {new}") for old, new in result.gpu_map.items() if old != new]
+    warnings = (Findings(result.findings),) if result.findings else ()
+    payload: dict[str, object] = {
+        "image": result.image,
+        "root_pid": result.root_pid,
+        "pids": result.pids,
+        "gpu_map": result.gpu_map,
+        "findings": result.findings,
+        "receipt": result.receipt,
+    }
+    if job_exit is not None:
+        payload["job_exit"] = job_exit
+    return Outcome(
+        payload=payload,
+        page=Page("restored, and the job runs", Tone.GOOD, (Fields(tuple(rows)), *warnings)),
+        quiet=str(result.root_pid),
+        status=job_exit or 0,
+    )

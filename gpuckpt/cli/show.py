@@ -1,0 +1,133 @@
+"""gpuckpt show: what is in an image, and what does a restore of it need?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from gpuckpt.cli import describe, units
+from gpuckpt.cli.context import Application
+from gpuckpt.cli.options import ImageFolder
+from gpuckpt.cli.page import Fields, Next, Outcome, Page, Paragraph, Table, Timeline, Tone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuckpt.cli.page import Block
+    from gpuckpt.flow.show import ShowResult
+    from gpuckpt.image.manifest import Manifest
+
+_MOST_FILES = 12
+
+
+def show(app: Application, image: ImageFolder) -> int:
+    """Show what an image holds and what its restore needs.
+
+    Works for images this gpuckpt could not restore, too.
+    """
+    from gpuckpt.flow.show import show as look
+
+    return app.show(outcome(look(image)))
+
+
+def outcome(result: ShowResult) -> Outcome:
+    """Lay out the manifest for people; programs get all of it."""
+    manifest = result.manifest
+    blocks: list[Block] = [Fields(tuple(_summary(result)))]
+    if result.unknown_needs:
+        names = ", ".join(result.unknown_needs)
+        blocks.append(Paragraph(f"This gpuckpt cannot restore it: unknown need {names}", Tone.BAD))
+    blocks.append(_tree(manifest))
+    if manifest.nvidia is not None and manifest.nvidia.uses:
+        blocks.append(_gpus(manifest))
+    blocks.append(Fields(tuple(_needs(manifest)), heading="needs"))
+    blocks.append(Timeline("how the dump went", manifest.receipt))
+    blocks.append(Next((describe.command_line("gpuckpt", "restore", str(result.path)),)))
+    return Outcome(
+        payload={
+            "path": result.path,
+            "unknown_needs": result.unknown_needs,
+            "manifest": manifest,
+        },
+        page=Page("", Tone.NEUTRAL, tuple(blocks)),
+        quiet=manifest.image_id,
+    )
+
+
+def _summary(result: ShowResult) -> Iterator[tuple[str, str]]:
+    manifest = result.manifest
+    yield "image", str(result.path)
+    yield "id", manifest.image_id
+    yield "job", describe.job(manifest)
+    yield "dumped", f"{manifest.created} on {manifest.host.hostname}"
+    yield "by", f"gpuckpt {manifest.gpuckpt}, CRIU {manifest.criu}"
+    yield "size", describe.sizes(manifest)
+    yield "memory", f"{units.size(manifest.totals.pages)} of pages"
+    for name, value in manifest.labels.items():
+        yield "label", f"{name}={value}"
+    if manifest.options.leave_running:
+        yield "note", "the job went on after this dump: what it wrote since is written again"
+
+
+def _tree(manifest: Manifest) -> Table:
+    depths: dict[int, int] = {}
+    for process in manifest.tree:
+        depths[process.pid] = depths.get(process.ppid, -1) + 1
+    return Table(
+        "processes",
+        ("PID", "THREADS", "CUDA", "UID", "COMMAND"),
+        tuple(
+            (
+                str(process.pid),
+                str(len(process.threads)),
+                process.cuda,
+                str(process.uid),
+                "  " * depths[process.pid] + describe.command(process),
+            )
+            for process in manifest.tree
+        ),
+        right=frozenset({0, 1, 3}),
+    )
+
+
+def _gpus(manifest: Manifest) -> Table:
+    known = {gpu.uuid: gpu for gpu in manifest.nvidia.gpus} if manifest.nvidia else {}
+    uses = manifest.nvidia.uses if manifest.nvidia else ()
+    rows = []
+    for use in uses:
+        gpu = known.get(use.uuid)
+        index, name = (str(gpu.index), gpu.name) if gpu else ("?", "unknown")
+        rows.append((index, str(use.pid), units.size(use.bytes), name, use.uuid))
+    columns = ("GPU", "PID", "BYTES", "MODEL", "UUID")
+    return Table("on the GPUs", columns, tuple(rows), right=frozenset({0, 1, 2}))
+
+
+def _needs(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    host, outside = manifest.host, manifest.outside
+    yield "host", f"{host.arch}, kernel {host.kernel}, libc {host.libc}, {host.cpu_model}"
+    yield "criu", f"{manifest.criu} or newer"
+    yield from _nvidia_needs(manifest)
+    yield "room", f"{units.size(manifest.totals.pages)} of memory"
+    yield "pids", " ".join(map(str, manifest.ids))
+    for one in outside.listeners:
+        yield "port", f"{one.protocol} {one.address}:{one.port}"
+    if outside.files:
+        yield "files", f"{units.count(len(outside.files), 'file')}, unchanged:"
+    shown = sorted(outside.files, key=lambda file: file.build_id != "")[:_MOST_FILES]
+    for file in shown:
+        about = units.size(file.size) if file.size is not None else ""
+        yield "file", f"{file.path} {about}".rstrip()
+    if len(outside.files) > len(shown):
+        yield "file", f"and {len(outside.files) - len(shown)} more: --json lists all"
+    for terminal in outside.terminals:
+        yield "terminal", f"one in place of {terminal}"
+
+
+def _nvidia_needs(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    nvidia = manifest.nvidia
+    if nvidia is None or not any(process.cuda != "none" for process in manifest.tree):
+        yield "gpu", "none"
+        return
+    yield "driver", nvidia.driver
+    models = Counter(gpu.name for gpu in nvidia.gpus)
+    yield "gpu", ", ".join(f"{number} x {name}" for name, number in models.items())

@@ -1,0 +1,74 @@
+"""The real tools of this host, put together; what is slow to find is found when first needed."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from gpuckpt.flow.toolbox import Toolbox
+from gpuckpt.tools import criu, cuda
+from gpuckpt.tools.files import Files
+from gpuckpt.tools.host import Host
+from gpuckpt.tools.net import Net
+from gpuckpt.tools.nvidia import Nvidia
+from gpuckpt.tools.proc import Proc
+from gpuckpt.tools.run import Runner
+from gpuckpt.tools.shell import Shell
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpuckpt.model import Version
+
+
+def real(state_dir: Path) -> Toolbox:
+    """Return the tools of this host."""
+    runner = Runner()
+    return Toolbox(
+        proc=Proc(),
+        host=Host(),
+        nvidia=Nvidia(),
+        cuda=cuda.choose(runner),
+        criu=LateCriu(runner),
+        files=Files(),
+        net=Net(),
+        shell=Shell(runner),
+        state_dir=state_dir,
+    )
+
+
+class LateCriu:
+    """CRIU, looked for when it is first asked something: doctor must run where there is none.
+
+    Every member raises CriuMissing, CriuTooOld or CriuBroken if that is what is found.
+    """
+
+    def __init__(self, runner: Runner) -> None:
+        """Look for nothing yet."""
+        self._runner = runner
+
+    @property
+    def program(self) -> str:
+        """See CriuTool."""
+        return self._found.program
+
+    @property
+    def version(self) -> Version:
+        """See CriuTool."""
+        return self._found.version
+
+    def check(self) -> str:
+        """See CriuTool."""
+        return self._found.check()
+
+    def dump(self, run: criu.DumpRun) -> None:
+        """See CriuTool."""
+        self._found.dump(run)
+
+    def restore(self, run: criu.RestoreRun) -> None:
+        """See CriuTool."""
+        self._found.restore(run)
+
+    @cached_property
+    def _found(self) -> criu.Criu:
+        return criu.find(self._runner)

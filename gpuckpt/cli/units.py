@@ -1,0 +1,72 @@
+"""How numbers are written for people and read from them: sizes, durations, rates, moments.
+
+Sizes use binary units (1 KiB is 1024 bytes), durations are seconds, moments UTC ISO 8601.
+"""
+
+from __future__ import annotations
+
+import re
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_STEP = 1024
+_FINE = 10
+_FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def size(amount: float) -> str:
+    """Return bytes in the largest unit that keeps the number above one: `1.5 GiB`."""
+    value, unit = float(amount), 0
+    while value >= _STEP and unit < len(_UNITS) - 1:
+        value /= _STEP
+        unit += 1
+    if unit == 0:
+        return f"{int(value)} B"
+    return f"{value:.1f} {_UNITS[unit]}"
+
+
+def seconds(amount: float) -> str:
+    """Return a duration in seconds with as many digits as matter: `0.41 s`, `83.2 s`."""
+    return f"{amount:.2f} s" if amount < _FINE else f"{amount:.1f} s"
+
+
+def rate(amount: int, duration: float) -> str:
+    """Return bytes per second, empty where there is nothing to divide."""
+    if amount <= 0 or duration <= 0:
+        return ""
+    return f"{size(amount / duration)}/s"
+
+
+def ratio(raw: int, stored: int) -> str:
+    """Return how many times smaller `stored` is than `raw`: `3.1x`."""
+    return f"{raw / stored:.1f}x" if stored > 0 else ""
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: `1 process`, `3 processes`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
+
+
+def parse_size(text: str) -> int:
+    """Read `4096`, `10M`, `1.5GiB` into bytes.
+
+    Raises:
+        ValueError: it is no size.
+
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
+    if found is None:
+        raise ValueError(text)
+    return int(float(found[1]) * _FACTORS[found[2]])
+
+
+def printable(text: str) -> str:
+    r"""Return `text` on one line, with everything a terminal would obey made visible.
+
+    Command lines and paths come from other people's processes: an escape sequence in one must
+    not move the operator's cursor, and a newline must not look like a line of ours.
+    """
+    return "".join(char if char.isprintable() else _escaped(char) for char in text)
+
+
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii")

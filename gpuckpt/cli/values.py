@@ -1,0 +1,161 @@
+"""Reading what was typed: each reader returns a value or a one-line reason and a hint.
+
+A reader is made for one option, so that its complaint can name the option and, if that is
+where the text came from, the environment variable.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuckpt.cli import units
+from gpuckpt.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+LARGEST_PID = 4_194_304  # PID_MAX_LIMIT of 64-bit kernels
+_LABEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
+_LONGEST_LABEL = 256
+_GATE = re.compile(r"gate-[a-z0-9-]+")
+
+
+def variable(option: str) -> str:
+    """Return the environment twin of an option: `--lock-timeout`, GPUCKPT_LOCK_TIMEOUT."""
+    return "GPUCKPT_" + option.lstrip("-").replace("-", "_").upper()
+
+
+def refuse(option: str, reason: str, hint: str) -> UsageError:
+    """Return the error for a bad value of `option`."""
+    twin = variable(option)
+    if option.startswith("--") and os.environ.get(twin):
+        hint = f"{hint} {twin} is set to {os.environ[twin]!r}."
+    return UsageError(f"{option}: {reason}", hint=hint)
+
+
+def pid(text: str) -> int:
+    """Read a process id."""
+    hint = "`gpuckpt jobs` lists the GPU jobs of this node with their pids."
+    if not re.fullmatch(r"-?\d+", text.strip(), flags=re.ASCII):
+        raise refuse("PID", f"{text!r} is not a number", hint)
+    number = int(text)
+    if number < 1:
+        raise refuse("PID", f"{number} is not a process id: they start at 1", hint)
+    if number > LARGEST_PID:
+        raise refuse("PID", f"{number} is larger than any pid Linux gives ({LARGEST_PID})", hint)
+    return number
+
+
+def seconds(option: str, *, zero: bool) -> Callable[[str], float]:
+    """Return a reader of durations; `zero` says whether none at all makes sense."""
+    wanted = "a number of seconds, zero or more" if zero else "a number of seconds above zero"
+
+    def read(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            raise refuse(option, f"{text!r} is not a number", f"Give {wanted}.") from None
+        if not math.isfinite(number) or number < 0 or (number == 0 and not zero):
+            raise refuse(option, f"{text} makes no sense here", f"Give {wanted}.")
+        return number
+
+    return read
+
+
+def whole(option: str, lowest: int, highest: int) -> Callable[[str], int]:
+    """Return a reader of whole numbers between two bounds, both allowed."""
+
+    def read(text: str) -> int:
+        hint = f"Give a whole number from {lowest} to {highest}."
+        if not re.fullmatch(r"-?\d+", text.strip(), flags=re.ASCII):
+            raise refuse(option, f"{text!r} is not a whole number", hint)
+        if not lowest <= int(text) <= highest:
+            raise refuse(option, f"{text.strip()} is out of range", hint)
+        return int(text)
+
+    return read
+
+
+def size(option: str) -> Callable[[str], int]:
+    """Return a reader of sizes such as 4096, 10M or 1.5GiB."""
+
+    def read(text: str) -> int:
+        try:
+            return units.parse_size(text)
+        except ValueError:
+            hint = "Give bytes, or a number with K, M, G or T: 10M, 1.5G."
+            raise refuse(option, f"{text!r} is not a size", hint) from None
+
+    return read
+
+
+def choice(option: str, allowed: Iterable[str]) -> Callable[[str], str]:
+    """Return a reader that takes one of a few words."""
+    words = tuple(allowed)
+
+    def read(text: str) -> str:
+        if text not in words:
+            raise refuse(option, f"{text!r} is unknown", f"Choose from: {', '.join(words)}.")
+        return text
+
+    return read
+
+
+def path(option: str) -> Callable[[str], Path]:
+    """Return a reader of paths; the path is made absolute, links are left alone."""
+
+    def read(text: str) -> Path:
+        if not text.strip() or "\0" in text:
+            raise refuse(option, "the path is empty", "Give the path of an image folder.")
+        return Path(os.path.abspath(text))  # noqa: PTH100 - Path.absolute keeps `..`
+
+    return read
+
+
+def label(text: str) -> str:
+    """Check one K=V; `labels` makes the mapping."""
+    name, equals, value = text.partition("=")
+    hint = "Write it as NAME=VALUE, for example --label run=night-7."
+    if not equals:
+        raise refuse("--label", f"{text!r} has no '='", hint)
+    if not _LABEL_NAME.fullmatch(name):
+        allowed = "letters, digits, and . _ / - inside"
+        raise refuse("--label", f"{name!r} is no name: {allowed}, at most 63", hint)
+    if len(value) > _LONGEST_LABEL or not value.isprintable():
+        limit = f"printable and at most {_LONGEST_LABEL} characters"
+        raise refuse("--label", f"the value of {name!r} must be {limit}", hint)
+    return text
+
+
+def labels(texts: Iterable[str]) -> dict[str, str]:
+    """Return the labels as a mapping; a name given twice is refused."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if name in found:
+            raise refuse("--label", f"{name!r} is given twice", "Give every label once.")
+        found[name] = value
+    return found
+
+
+def gate(text: str) -> str:
+    """Check the form of a gate's id."""
+    if not _GATE.fullmatch(text):
+        hint = "Gates are named by the refusal, for example gate-driver."
+        raise refuse("--force-gate", f"{text!r} is not the id of a gate", hint)
+    return text
+
+
+def command(option: str) -> Callable[[str], str]:
+    """Return a reader of shell commands."""
+
+    def read(text: str) -> str:
+        if not text.strip() or "\0" in text:
+            raise refuse(option, "the command is empty", "Give a command a shell can run.")
+        return text
+
+    return read

@@ -1,0 +1,141 @@
+"""jobs: the GPU jobs of this node, each as the root of the tree a dump would take.
+
+From every CUDA process the way leads up to the process somebody started as *the job*: never to
+the shell, the session manager or the scheduler's step that it was started from.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpuckpt.model import CudaState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from gpuckpt.flow.toolbox import Toolbox
+    from gpuckpt.model import Process
+
+# by the kernel's short name (at most 15 bytes): what starts jobs and is never part of one
+_STARTERS = re.compile(
+    r"""systemd|init|\(sd-pam\)|launchd|runit|runsv\w*|s6-.*|supervisord|dinit|
+    login|su|sudo|doas|sshd.*|dropbear|mosh-server|cron|crond|atd|anacron|
+    tmux.*|screen|SCREEN|zellij|dtach|abduco|script|
+    containerd.*|conmon.*|runc|crun|dockerd|docker|podman|lxc-.*|kubelet|catatonit|
+    slurmstepd|slurmd|pbs_mom|sge_execd|sge_shepherd|condor_.*|sbatchd|res|pueued|nomad""",
+    re.VERBOSE,
+)
+_SHELL = re.compile(r"-?(ba|da|z|k|mk|c|tc|fi|a|pw)?sh")
+# devices by which a process can hold a GPU; the driver then says whether it has CUDA
+_NODE = re.compile(r"/dev/nvidia(ctl|\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job: the root to dump, the processes of its tree with CUDA, and the bytes they hold."""
+
+    root: Process
+    cuda_pids: tuple[int, ...]
+    gpu_bytes: int
+
+
+def jobs(tools: Toolbox) -> tuple[Job, ...]:
+    """Return the GPU jobs of this node, by root pid; none where there is no NVIDIA driver.
+
+    Raises:
+        NotPrivileged: this user may not look into all processes.
+    """
+    if tools.nvidia.facts() is None:
+        return ()
+    cuda = _cuda_pids(tools)
+    held: dict[int, int] = {}
+    for use in tools.nvidia.uses(cuda):
+        held[use.pid] = held.get(use.pid, 0) + use.bytes
+    table: dict[int, Process] = {}
+    for pid in {up for one in cuda for up in (one, *tools.proc.ancestors(one))}:
+        process = tools.proc.process(pid)
+        if process is not None:
+            table[pid] = process
+    return group(table, {pid: held.get(pid, 0) for pid in cuda})
+
+
+def group(table: Mapping[int, Process], cuda: Mapping[int, int]) -> tuple[Job, ...]:
+    """Put CUDA processes together into jobs; `cuda` maps each to its GPU bytes.
+
+    A job whose root lies inside another job's tree is part of that one: a launcher that gives
+    its workers sessions of their own still is their job.
+    """
+    roots = {pid: climb(table, pid) for pid in cuda if pid in table}
+    tops = {pid: _topmost(table, root, set(roots.values())) for pid, root in roots.items()}
+    return tuple(
+        Job(
+            root=table[root],
+            cuda_pids=tuple(sorted(pid for pid, top in tops.items() if top == root)),
+            gpu_bytes=sum(cuda[pid] for pid, top in tops.items() if top == root),
+        )
+        for root in sorted(set(tops.values()))
+    )
+
+
+def climb(table: Mapping[int, Process], pid: int) -> int:
+    """Return the root of the job that `pid` belongs to.
+
+    Up while the parent is of the same process group, or of the same session unless it leads a
+    terminal's; never to pid 1, to a shell somebody types into, to what starts jobs, or past a
+    process that is not in the table.
+    """
+    while True:
+        process = table[pid]
+        parent = table.get(process.ppid)
+        if parent is None or not _belongs(process, parent):
+            return pid
+        pid = parent.pid
+
+
+def _belongs(process: Process, parent: Process) -> bool:
+    if parent.pid == 1 or parent.kernel_thread or _STARTERS.fullmatch(parent.comm):
+        return False
+    if _typed_into(parent):
+        return False
+    if parent.pgid == process.pgid:
+        return True
+    return parent.sid == process.sid and not _leads_terminal(parent)
+
+
+def _leads_terminal(process: Process) -> bool:
+    return process.pid == process.sid and process.tty != 0
+
+
+def _typed_into(process: Process) -> bool:
+    """Whether it is a shell on a terminal without a script: somebody types into it.
+
+    Without job control (`set +m`) such a shell shares its process group with what it starts.
+    """
+    if process.tty == 0 or not process.argv:
+        return False
+    words = process.argv[1:]
+    scripted = any(not word.startswith("-") or "c" in word.lstrip("-") for word in words)
+    return bool(_SHELL.fullmatch(process.argv[0].rpartition("/")[2])) and not scripted
+
+
+def _topmost(table: Mapping[int, Process], root: int, roots: set[int]) -> int:
+    top, above = root, table[root].ppid
+    while above in table:
+        if above in roots:
+            top = above
+        above = table[above].ppid
+    return top
+
+
+def _cuda_pids(tools: Toolbox) -> tuple[int, ...]:
+    everyone = tools.proc.pids()
+    known = {use.pid for use in tools.nvidia.uses(everyone)}
+    known |= _holders(tools, everyone)
+    states = tools.cuda.states(sorted(known))
+    return tuple(pid for pid in sorted(known) if states[pid] is not CudaState.NONE)
+
+
+def _holders(tools: Toolbox, pids: Iterable[int]) -> set[int]:
+    return {use.pid for use in tools.proc.devices(pids) if _NODE.fullmatch(use.path)}
