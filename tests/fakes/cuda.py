@@ -34,9 +34,11 @@ class FakeDriver:
         """What makes gpuckpt use this driver."""
         return {"GPUCKPT_CUDA_CHECKPOINT": str(self.program)}
 
-    def put(self, pid: int, state: CudaState = CudaState.RUNNING) -> None:
-        """Give a process CUDA."""
+    def put(self, pid: int, state: CudaState = CudaState.RUNNING, device: str = "") -> None:
+        """Give a process CUDA; `device` is what a gpu_job.py holds while it has its GPU."""
         (self.folder / str(pid)).write_text(state.value)
+        if device:
+            (self.folder / f"{pid}.device").write_text(device)
 
     def state(self, pid: int) -> CudaState:
         """Return the state of a process."""
