@@ -167,10 +167,16 @@ def choose(
     """
     named = (os.environ if environ is None else environ).get(PROGRAM_VARIABLE)
     if named:
-        return Cuda(runner, program=named)
+        return Cuda(runner, program=_absolute(shutil.which(named) or named))
     if not any((root / sign).exists() for sign in _SIGNS):
         return NoCuda()
-    return Cuda(runner, fallback=shutil.which(PROGRAM))
+    found = shutil.which(PROGRAM)
+    return Cuda(runner, fallback=_absolute(found) if found else None)
+
+
+def _absolute(program: str) -> str:
+    """Return what a call process, which works in another folder, can start."""
+    return str(Path(program).absolute()) if os.sep in program else program
 
 
 def _result(action: str, outcomes: Iterable[CudaOutcome]) -> dict[int, CudaState]:

@@ -384,6 +384,15 @@ def test_describe_names_program_and_version(cuda: Cuda) -> None:
     assert (backend.kind, backend.version) == ("binary", "cuda-checkpoint 580.99.99")
 
 
+def test_the_program_may_be_named_from_here(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(driver.folder)
+    tool = choose(Runner(), environ={"GPUCKPT_CUDA_CHECKPOINT": "./program"})
+    assert tool.describe().kind == "binary"
+    tool.close()
+
+
 def test_without_a_driver_nothing_is_started(tmp_path: Path) -> None:
     tool = choose(Runner(), root=tmp_path, environ={})
     assert isinstance(tool, NoCuda)
