@@ -1,0 +1,181 @@
+"""Comparing an image with a host: pure functions from facts to findings, all of them at once.
+
+Each compared fact is a gate with an id of its own. A blocker whose remedy names --force-gate
+can be sensible to override; for the others CRIU or the driver would fail all the same.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from gpuckpt.image import cpuflags
+from gpuckpt.image.gpus import gpu_gates, gpu_map
+from gpuckpt.image.manifest import unknown_needs
+from gpuckpt.model import Finding, Severity, Version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from gpuckpt.image.manifest import FileRecord, HostRecord, Manifest
+    from gpuckpt.model import HostFacts, NvidiaFacts
+
+__all__ = ["files", "gates", "gpu_map"]
+
+
+def gates(
+    manifest: Manifest, host: HostFacts, nvidia: NvidiaFacts | None, criu: Version
+) -> tuple[Finding, ...]:
+    """Return what of the host, its driver, its GPUs and its CRIU does not match the image."""
+    return tuple(
+        chain(
+            _needs(manifest),
+            _host(manifest.host, host),
+            _criu(Version(manifest.criu), criu),
+            gpu_gates(manifest, nvidia),
+        )
+    )
+
+
+def files(manifest: Manifest, found: Mapping[str, FileRecord | None]) -> tuple[Finding, ...]:
+    """Return which files outside the image are not as they were.
+
+    `found` holds what is at each path of the manifest now, None where nothing is; a path that
+    is not in it is not judged.
+    """
+    findings: dict[tuple[str, str], Finding] = {}
+    for record in manifest.outside.files:
+        if record.path in found:
+            for finding in _file(record, found[record.path]):
+                findings.setdefault((finding.id, finding.object), finding)
+    return tuple(findings.values())
+
+
+def _needs(manifest: Manifest) -> Iterator[Finding]:
+    for need in unknown_needs(manifest):
+        yield _blocker(
+            "gate-needs",
+            need,
+            f"the image needs {need!a}, which this gpuckpt does not know",
+            "Use the gpuckpt version that wrote it, or a newer one.",
+        )
+
+
+def _host(old: HostRecord, new: HostFacts) -> Iterator[Finding]:
+    if old.arch != new.arch:
+        yield _blocker(
+            "gate-arch",
+            new.arch,
+            f"the image is from {old.arch}, this host is {new.arch}",
+            f"Restore on a host with {old.arch}.",
+        )
+        return
+    lacking = cpuflags.missing(old.cpu_flags, new.cpu_flags)
+    if lacking:
+        yield _blocker(
+            "gate-cpu",
+            "CPU",
+            f"the image is from {old.cpu_model}, and this CPU ({new.cpu_model}) lacks "
+            + ", ".join(lacking),
+            "Restore on a CPU that has them, or override with --force-gate gate-cpu if the job "
+            "uses none of them.",
+        )
+    if Version(new.kernel) < Version(old.kernel):
+        yield _warning(
+            "gate-kernel",
+            "kernel",
+            f"the image is from kernel {old.kernel}, this host has the older {new.kernel}",
+            "If the restore fails, boot a kernel that is not older.",
+        )
+    if old.libc != new.libc:
+        yield _warning(
+            "gate-libc",
+            "C library",
+            f"the image is from {old.libc or 'an unknown C library'}, "
+            f"this host has {new.libc or 'an unknown one'}",
+            "The libraries the job has mapped are compared one by one.",
+        )
+
+
+def _criu(old: Version, new: Version) -> Iterator[Finding]:
+    if new < old:
+        yield _blocker(
+            "gate-criu",
+            "CRIU",
+            f"the image is from CRIU {old}, this host has the older {new}",
+            f"Run bin/install-criu, or name a CRIU of {old} or newer in GPUCKPT_CRIU. Override "
+            "with --force-gate gate-criu only if both have the same image format.",
+        )
+
+
+def _file(old: FileRecord, new: FileRecord | None) -> Iterator[Finding]:
+    path = old.path
+    if new is None:
+        yield _blocker(
+            "gate-file-missing",
+            path,
+            f"{path}, which the job has open or mapped, is not there",
+            "Put it back at the same path.",
+        )
+        return
+    if old.mode is not None and new.mode is not None and old.mode != new.mode:
+        yield _mode(path, old.mode, new.mode)
+    if old.build_id and old.build_id != new.build_id:
+        yield _blocker(
+            "gate-file-build-id",
+            path,
+            f"{path} is another build: it had build-id {old.build_id}, now "
+            f"{new.build_id or 'it has none'}",
+            "Install the package version that the job was started with.",
+        )
+    if old.size is not None and old.size != new.size:
+        yield _size(old, new)
+    elif (
+        _written(old) and None not in {old.mtime_ns, new.mtime_ns} and old.mtime_ns != new.mtime_ns
+    ):
+        yield _warning(
+            "gate-file-changed",
+            path,
+            f"{path}, which the job writes, was written to after the dump",
+            "The job goes on with what is in it now.",
+        )
+
+
+def _mode(path: str, old: int, new: int) -> Finding:
+    if stat.S_IFMT(old) != stat.S_IFMT(new):
+        remedy = "Put back what was there."
+    else:
+        remedy = f"chmod {stat.S_IMODE(old):04o} {path}"
+    return _blocker(
+        "gate-file-mode", path, f"{path} had mode {old:06o}, now it has {new:06o}", remedy
+    )
+
+
+def _size(old: FileRecord, new: FileRecord) -> Finding:
+    path, before, now = old.path, old.size or 0, new.size or 0
+    reason = f"{path} had {before} bytes, now it has {now}"
+    if now > before and _only_appended(old):
+        return _warning("gate-file-size", path, reason, "The job goes on at the end of it.")
+    remedy = "Put it back as it was."
+    if now > before:
+        remedy += f" If it only grew: keep a copy, then truncate -s {before} {path}"
+    return _blocker("gate-file-size", path, reason, remedy)
+
+
+def _written(record: FileRecord) -> bool:
+    return record.flags & os.O_ACCMODE != os.O_RDONLY
+
+
+def _only_appended(record: FileRecord) -> bool:
+    # CRIU's own rule: such a file is a log, its size is not compared.
+    return bool(record.flags & os.O_APPEND) and record.flags & os.O_ACCMODE == os.O_WRONLY
+
+
+def _blocker(id_: str, what: str, reason: str, remedy: str) -> Finding:
+    return Finding(id_, Severity.BLOCKER, what, reason, remedy)
+
+
+def _warning(id_: str, what: str, reason: str, remedy: str) -> Finding:
+    return Finding(id_, Severity.WARNING, what, reason, remedy)
