@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,13 @@ def write_image(final: Path, files: dict[str, bytes], frame: int = FRAME) -> Pat
     stage.commit(manifest(files=entries))
     stage.close()
     return final
+
+
+def seal(document: dict[str, Any]) -> bytes:
+    """Return manifest.json for a document, whatever is in it, with the digest in its place."""
+    document.pop("blake3", None)
+    body = json.dumps(document, indent=2).removesuffix("\n}") + ',\n  "blake3": "'
+    return f'{body}{blake3(body.encode()).hexdigest()}"\n}}\n'.encode()
 
 
 def manifest(files: tuple[m.FileEntry, ...] = (), **changes: Any) -> m.Manifest:

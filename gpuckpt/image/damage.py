@@ -35,7 +35,7 @@ class Damage:
 
     def finding(self) -> Finding:
         """Return it as a finding that stops a restore."""
-        return Finding("image-damaged", Severity.BLOCKER, self.file, f"{self}.", _REMEDY)
+        return Finding("image-damaged", Severity.BLOCKER, self.file, str(self), _REMEDY)
 
 
 class Damaged(Exception):
@@ -52,6 +52,6 @@ def refusal(path: Path, damages: Iterable[Damage]) -> ImageDamaged:
     found = tuple(damages)
     more = f" ({len(found)} damages in all)" if len(found) > 1 else ""
     return ImageDamaged(
-        f"The image {path} is damaged: {found[0]}{more}.",
+        f"the image {path} is damaged: {found[0]}{more}",
         findings=[damage.finding() for damage in found],
     )

@@ -100,9 +100,9 @@ def creation_error(why: OSError, folder: Path, fd: int | None = None) -> Gpuckpt
     """Return the error for an image that cannot be begun in `folder`."""
     number = why.errno
     if number in _FULL:
-        return NoSpace(f"There is no room in {folder}: {_room(fd)}.")
+        return NoSpace(f"there is no room in {folder}: {_room(fd)}")
     if number == errno.ENAMETOOLONG:
-        return UsageError(f"The image's path is too long: {folder} and the name after it.")
+        return UsageError(f"the image's path is too long: {folder} and the name after it")
     reasons = {
         errno.ENOENT: ("does not exist", "Make it first (mkdir -p), or choose another with -o."),
         errno.ENOTDIR: ("is not a folder", "Choose another place with -o."),
@@ -118,10 +118,10 @@ def writing_error(why: OSError, folder: Path, fd: int | None) -> WriteFailed:
     """Return the error for an image that could not be written to its end."""
     if why.errno in _FULL:
         return WriteFailed(
-            f"The disk of {folder} is full: {_room(fd)}.",
+            f"the disk of {folder} is full: {_room(fd)}",
             hint="Make room, or choose another place with -o.",
         )
-    return WriteFailed(f"{folder} could not be written: {why.strerror}.")
+    return WriteFailed(f"{folder} could not be written: {why.strerror}")
 
 
 def _room(fd: int | None) -> str:

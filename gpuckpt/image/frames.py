@@ -50,11 +50,12 @@ class Frame(NamedTuple):
 class FrameTable:
     """The frames of one stored file, in order; offsets are derived, so none can overlap."""
 
-    __slots__ = ("_entries",)
+    __slots__ = ("_entries", "data")
 
-    def __init__(self, entries: bytes | memoryview) -> None:
-        """Take the packed entries, without the head."""
-        self._entries = entries
+    def __init__(self, data: bytes) -> None:
+        """Take the whole skippable frame."""
+        self.data = data
+        self._entries = memoryview(data)[_HEAD.size :]
 
     def __len__(self) -> int:
         """Return how many frames there are."""
@@ -104,7 +105,7 @@ def decode_table(data: bytes, *, frames: int, raw_size: int, stored_size: int) -
     head = _HEAD.unpack_from(data)
     if head != (_SKIPPABLE, size - _UNFRAMED, _MAGIC, _VERSION, frames):
         raise TableDamaged("its frame table does not begin as one")
-    table = FrameTable(memoryview(data)[_HEAD.size :])
+    table = FrameTable(data)
     raw_sum = stored_sum = 0
     for frame in table:
         _check_lengths(frame, last=frame.number == frames - 1)

@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 import msgspec
+from blake3 import blake3
 
 from gpuckpt.errors import Bug, GpuckptError, ImageDamaged, ImageUnsupported
 from gpuckpt.image import wire
@@ -148,25 +149,28 @@ class _Peek(msgspec.Struct):
 
 _ANY_FORMAT = re.compile(r"gpuckpt-image-[1-9][0-9]{0,8}", re.ASCII)
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_DIGEST_LENGTH = 64
+_SEAL = b',\n  "blake3": "'
+_END = b"\n}"
 _LARGEST_PID = 1 << 22
 _LARGEST_UID = (1 << 32) - 1
 _LARGEST_PORT = (1 << 16) - 1
 
 
 def encode(manifest: Manifest) -> bytes:
-    """Return manifest.json: indented JSON that ends with a newline.
+    """Return manifest.json: indented JSON that ends with its own digest and a newline.
 
     Raises:
         Bug: decode would not take it, so it must never become an image.
     """
     try:
         plain = wire.escape(msgspec.to_builtins(manifest))
-        data = msgspec.json.format(msgspec.json.encode(plain), indent=2) + b"\n"
+        data = _seal(msgspec.json.format(msgspec.json.encode(plain), indent=2))
         back = decode(data)
     except (GpuckptError, msgspec.MsgspecError, UnicodeError) as why:
-        raise Bug(f"The manifest could not be read back: {why}") from why
+        raise Bug(f"the manifest could not be read back: {why}") from why
     if back != manifest:
-        raise Bug("The manifest is not what it was after reading it back.")
+        raise Bug("the manifest is not what it was after reading it back")
     return data
 
 
@@ -175,19 +179,21 @@ def decode(data: bytes) -> Manifest:
 
     Raises:
         ImageUnsupported: its format is a newer one.
-        ImageDamaged: it is no JSON, misses fields, or holds what no manifest may hold.
+        ImageDamaged: a byte was changed, it is no JSON, misses fields, or holds what no
+            manifest may hold.
     """
     if len(data) > LARGEST_MANIFEST:
-        raise ImageDamaged(f"{len(data)} bytes are too many for a manifest.")
+        raise ImageDamaged(f"{len(data)} bytes are too many for a manifest")
     try:
         _check_format(msgspec.json.decode(data, type=_Peek).format)
+        _check_seal(data)
         manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as why:
-        raise ImageDamaged(f"The manifest cannot be read: {why}") from why
+        raise ImageDamaged(f"the manifest cannot be read: {why}") from why
     plain = msgspec.to_builtins(manifest)
     found = next(wire.flaws(plain), None) or next(_flaws(manifest), None)
     if found:
-        raise ImageDamaged(f"The manifest cannot be trusted: {found}.")
+        raise ImageDamaged(f"the manifest cannot be trusted: {found}")
     if wire.escaped(plain):
         manifest = msgspec.convert(wire.unescape(plain), Manifest)
     return manifest
@@ -202,8 +208,20 @@ def _check_format(text: str) -> None:
     if text == FORMAT:
         return
     if _ANY_FORMAT.fullmatch(text):
-        raise ImageUnsupported(f"The image has format {text}; this gpuckpt reads {FORMAT}.")
-    raise ImageDamaged("The manifest does not name a format of gpuckpt images.")
+        raise ImageUnsupported(f"the image has format {text}; this gpuckpt reads {FORMAT}")
+    raise ImageDamaged("the manifest does not name a format of gpuckpt images")
+
+
+def _seal(data: bytes) -> bytes:
+    """Put the digest of all bytes before it into the last field."""
+    body = data.removesuffix(_END) + _SEAL
+    return body + blake3(body).hexdigest().encode() + b'"' + _END + b"\n"
+
+
+def _check_seal(data: bytes) -> None:
+    body = data[: -(_DIGEST_LENGTH + len(_END) + 2)]
+    if not body.endswith(_SEAL) or _seal(body.removesuffix(_SEAL)) != data:
+        raise ImageDamaged("the manifest does not have the digest it was written with")
 
 
 def _flaws(manifest: Manifest) -> Iterator[str]:
@@ -244,7 +262,7 @@ def _entry_flaws(entry: FileEntry) -> Iterator[str]:
     try:
         check_name(entry.name)
     except ImageDamaged as why:
-        yield why.message.rstrip(".")
+        yield why.message
     if not (_DIGEST.fullmatch(entry.stored_blake3) and _DIGEST.fullmatch(entry.table_blake3)):
         yield f"file {entry.name!a} has no BLAKE3 digests"
     table = table_size(entry.frames)

@@ -29,7 +29,7 @@ def check_name(name: str) -> str:
     """
     if len(name) > LONGEST_NAME or not _NAME.fullmatch(name):
         shown = ascii(name[:LONGEST_NAME])
-        raise ImageDamaged(f"{shown} is no name for a file of an image.")
+        raise ImageDamaged(f"{shown} is no name for a file of an image")
     return name
 
 

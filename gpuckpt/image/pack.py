@@ -85,7 +85,7 @@ class Packer:
         with self._changed:
             self._raise_failure()
             if self._closing:
-                raise WriteFailed(f"{name} came after the image was finished.")
+                raise WriteFailed(f"{name} came after the image was finished")
             self._reading += 1
         try:
             file = self._begin(name)
@@ -101,7 +101,7 @@ class Packer:
             self._fail(why)
             raise
         except OSError as why:
-            error = WriteFailed(f"CRIU's {name} could not be read: {why.strerror}.")
+            error = WriteFailed(f"CRIU's {name} could not be read: {why.strerror}")
             self._fail(error)
             raise error from why
         finally:
@@ -131,7 +131,7 @@ class Packer:
 
     def abort(self) -> None:
         """Stop everything soon: all `store` and `finish` calls raise; nothing is made any more."""
-        self._fail(WriteFailed("Writing the image was stopped."))
+        self._fail(WriteFailed("writing the image was stopped"))
 
     def _begin(self, name: str) -> PackedFile:
         stored = names.stored_name(name)
@@ -139,7 +139,7 @@ class Packer:
             while self._unsynced > _MOST_UNSYNCED and not self._error:
                 self._changed.wait()
             if name in self._files:
-                raise ImageDamaged(f"CRIU sent {name} twice.")
+                raise ImageDamaged(f"CRIU sent {name} twice")
             file = self._files[name] = PackedFile(name, partial(self._new_file, stored))
         return file
 
@@ -165,7 +165,7 @@ class Packer:
             file.put(number, Packed(self._codec.frame(raw), len(raw), digest, slot))
             self._on_bytes(len(raw))
         except Exception as why:  # noqa: BLE001 - a crew that dies would leave finish() waiting
-            self._fail(WriteFailed(f"CRIU's {file.name} could not be packed: {why!r}."))
+            self._fail(WriteFailed(f"CRIU's {file.name} could not be packed: {why!r}"))
         if slot:
             self._writers.do(partial(self._drain, file))
         else:

@@ -71,14 +71,16 @@ class StoredFile:
             raise self.damaged(frame, f"it cannot be read ({why.strerror})") from why
         return view[:got]
 
-    def raw(self, frame: Frame, stored: memoryview | None = None) -> bytes:
+    def raw(self, frame: Frame, stored: bytes | memoryview | None = None) -> bytes:
         """Return the bytes of a frame, proved to be those that were packed.
 
         Raises:
             Damaged: they are not.
         """
         try:
-            return decode_frame(_own.unpacker, frame, stored or self.stored(frame))
+            return decode_frame(
+                _own.unpacker, frame, self.stored(frame) if stored is None else stored
+            )
         except FrameDamaged as why:
             raise self.damaged(frame, str(why)) from why
 

@@ -53,7 +53,7 @@ class Stage:
         """
         final = final.absolute()
         if final.name in {"", ".", ".."} or names.is_stage(final.name):
-            raise UsageError(f"{final} is no name for an image.")
+            raise UsageError(f"{final} is no name for an image")
         try:
             parent = os.open(final.parent, disk.FOLDER_FLAGS)
         except OSError as why:
@@ -102,7 +102,7 @@ class Stage:
             self.committed = True
             os.fsync(self._parent)
         except FileExistsError as why:
-            raise ImageExists(f"{self.final} exists already.") from why
+            raise ImageExists(f"{self.final} exists already") from why
         except OSError as why:
             error = disk.writing_error(why, self.final.parent, self._parent)
             if self.committed:
@@ -142,7 +142,7 @@ class Stage:
             if self._parent >= 0 and not self.committed and disk.present(self._parent, self._name):
                 shutil.rmtree(self._name, dir_fd=self._parent)
         except OSError as why:
-            raise WriteFailed(f"{self._path} could not be removed: {why.strerror}.") from why
+            raise WriteFailed(f"{self._path} could not be removed: {why.strerror}") from why
         finally:
             self.close()
 
@@ -159,7 +159,7 @@ class Stage:
 
     def _make(self, owner_text: str) -> None:
         if disk.present(self._parent, self.final.name):
-            raise ImageExists(f"{self.final} exists already.")
+            raise ImageExists(f"{self.final} exists already")
         self.fd = disk.new_folder(self._parent, self._name)
         self._owner = owner_text
         self._lock = owner.claim(self.fd, owner_text)

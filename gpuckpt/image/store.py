@@ -59,7 +59,7 @@ class Image:
             image._open()
         except PermissionError as why:
             image.close()
-            raise NotPrivileged(f"{path} cannot be read by this user.") from why
+            raise NotPrivileged(f"{path} cannot be read by this user") from why
         except BaseException:
             image.close()
             raise
@@ -140,13 +140,13 @@ class Image:
 
     def _open(self) -> None:
         if names.is_stage(self.path.name):
-            raise NotAnImage(f"{self.path} is an image that was never finished.")
+            raise NotAnImage(f"{self.path} is an image that was never finished")
         try:
             self.fd = os.open(self.path, disk.FOLDER_FLAGS)
         except FileNotFoundError as why:
-            raise NotAnImage(f"There is nothing at {self.path}.") from why
+            raise NotAnImage(f"there is nothing at {self.path}") from why
         except NotADirectoryError as why:
-            raise NotAnImage(f"{self.path} is no image: it is no folder.") from why
+            raise NotAnImage(f"{self.path} is no image: it is no folder") from why
         self._check_trust(self.fd, self.path)
         self.manifest = manifest.decode(self._manifest())
         try:
@@ -162,18 +162,18 @@ class Image:
         try:
             fd = os.open(names.MANIFEST, _READ, dir_fd=self.fd)
         except FileNotFoundError as why:
-            raise NotAnImage(f"{self.path} is no image: it has no {names.MANIFEST}.") from why
+            raise NotAnImage(f"{self.path} is no image: it has no {names.MANIFEST}") from why
         except PermissionError:
             raise
         except OSError as why:
-            raise ImageDamaged(f"{place} cannot be opened: {why.strerror}.") from why
+            raise ImageDamaged(f"{place} cannot be opened: {why.strerror}") from why
         try:
             self._check_trust(fd, place)
             seen = os.fstat(fd)
             if not stat.S_ISREG(seen.st_mode):
-                raise ImageDamaged(f"{place} is no regular file.")
+                raise ImageDamaged(f"{place} is no regular file")
             if seen.st_size > manifest.LARGEST_MANIFEST:
-                raise ImageDamaged(f"{place} has {seen.st_size} bytes: too many for a manifest.")
+                raise ImageDamaged(f"{place} has {seen.st_size} bytes: too many for a manifest")
             return read_at(fd, seen.st_size, 0)
         finally:
             os.close(fd)
@@ -194,12 +194,12 @@ class Image:
         seen = os.fstat(fd)
         if seen.st_uid not in {0, os.geteuid()}:
             raise ImageUntrusted(
-                f"{path} belongs to user {seen.st_uid}; restoring it would run that user's code.",
+                f"{path} belongs to user {seen.st_uid}; restoring it would run that user's code",
                 hint=f"If you trust that user: chown -R {os.geteuid()} {self.path}",
             )
         if seen.st_mode & _OTHERS_WRITE:
             raise ImageUntrusted(
-                f"{path} can be written by others (mode {stat.S_IMODE(seen.st_mode):04o}).",
+                f"{path} can be written by others (mode {stat.S_IMODE(seen.st_mode):04o})",
                 hint=f"If nobody else changed it: chmod -R go-w {self.path}",
             )
 

@@ -83,7 +83,7 @@ class Unpacker:
         with self._opened(name) as file:
             if file.entry.raw_size > limit:
                 size = file.entry.raw_size
-                raise ImageDamaged(f"{name} has {size} bytes in {self._image.path}: too many.")
+                raise ImageDamaged(f"{name} has {size} bytes in {self._image.path}: too many")
             return b"".join(file.raw(frame) for frame in file.table)
 
     def close(self) -> None:
@@ -101,10 +101,10 @@ class Unpacker:
     def _opened(self, name: str) -> Iterator[StoredFile]:
         entry = self._image.entries.get(name)
         if entry is None:
-            raise ImageDamaged(f"The image {self._image.path} holds no {name}.")
+            raise ImageDamaged(f"the image {self._image.path} holds no {name}")
         with self._changed:
             if self._closed:
-                raise ImageError("Reading the image was stopped.")
+                raise ImageError("reading the image was stopped")
             self._sending += 1
         try:
             file = StoredFile(self._image, entry)
@@ -113,7 +113,7 @@ class Unpacker:
             finally:
                 file.close()
         except Stopped as why:
-            raise ImageError("Reading the image was stopped.") from why
+            raise ImageError("reading the image was stopped") from why
         except Damaged as why:
             raise refusal(self._image.path, [why.damage]) from why
         finally:

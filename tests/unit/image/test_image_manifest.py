@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -12,6 +12,9 @@ import pytest
 from gpuckpt.errors import Bug, ImageDamaged, ImageUnsupported
 from gpuckpt.image import manifest as m
 from tests import image_samples as samples
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def sample() -> m.Manifest:
@@ -27,7 +30,7 @@ def changed(path: str, value: Any) -> bytes:
     for key in way:
         place = place[int(key)] if isinstance(place, list) else place[key]
     place[int(last) if isinstance(place, list) else last] = value
-    return json.dumps(document).encode()
+    return samples.seal(document)
 
 
 def test_a_manifest_comes_back_as_it_was() -> None:
@@ -156,7 +159,30 @@ def test_a_file_listed_twice_is_damage() -> None:
     document["files"] = msgspec.to_builtins(both)
     document["totals"] = {"raw": 200000, "stored": both[0].stored_size * 2, "pages": 0}
     with pytest.raises(ImageDamaged, match="twice"):
-        m.decode(json.dumps(document).encode())
+        m.decode(samples.seal(document))
+
+
+def test_the_last_line_is_the_digest_of_all_before_it() -> None:
+    data = m.encode(sample())
+    assert data == samples.seal(json.loads(data))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data.replace(b"node1", b"node2"),
+        lambda data: data.replace(b'"hostname"', b'"hostnamE"'),
+        lambda data: data + b"\n",
+        lambda data: data[:-1],
+        lambda data: b" " + data,
+        lambda data: json.dumps(json.loads(data)).encode(),
+        lambda data: data.replace(b'"blake3"', b'"blake2"'),
+        lambda data: data[:-5] + bytes([data[-5] ^ 1]) + data[-4:],
+    ],
+)
+def test_a_changed_byte_is_found(change: Callable[[bytes], bytes]) -> None:
+    with pytest.raises(ImageDamaged, match="digest"):
+        m.decode(change(m.encode(sample())))
 
 
 def test_too_many_bytes_are_refused_unread() -> None:

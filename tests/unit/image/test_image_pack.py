@@ -218,7 +218,7 @@ def test_a_full_disk_is_named_with_the_room_left(tmp_path: Path, size: int) -> N
             fed = pool.submit(feed, writer, random.Random(1).randbytes(size))
             with pytest.raises(WriteFailed) as caught:
                 ending(packer, stored)
-            assert f"The disk of {folder} is full: 0.0 MiB are free." == str(caught.value)
+            assert f"the disk of {folder} is full: 0.0 MiB are free" == str(caught.value)
             assert "another place" in caught.value.hint
             with pytest.raises(WriteFailed):
                 packer.store("b.img", 0)

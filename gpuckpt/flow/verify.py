@@ -1,0 +1,70 @@
+"""Verifying an image: every byte is read and compared, nothing of it is used."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpuckpt.image.check import check_files
+from gpuckpt.image.store import Image
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpuckpt.events import Reporter
+    from gpuckpt.flow.interrupts import Interrupts
+    from gpuckpt.image.damage import Damage
+    from gpuckpt.image.manifest import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyResult:
+    """What a look at every byte came to; `bytes` are stored ones, `raw` what they unpack to."""
+
+    image: Path
+    manifest: Manifest
+    files: int
+    bytes: int
+    raw: int
+    seconds: float
+    damage: tuple[Damage, ...]
+
+    @property
+    def intact(self) -> bool:
+        """Whether every byte is as it was written."""
+        return not self.damage
+
+
+def verify(path: Path, reporter: Reporter, interrupts: Interrupts | None = None) -> VerifyResult:
+    """Read the whole image at `path` and compare it with its digests.
+
+    Damage is in the result; only what is no image at all, or not trusted, raises.
+
+    Raises:
+        NotAnImage: there is no image there.
+        ImageUntrusted: others could have written it.
+        ImageDamaged: its manifest cannot be read.
+        ImageUnsupported: it has a newer format.
+        Interrupted: a signal asked to stop.
+    """
+    started = time.monotonic()
+    with Image.open(path) as image:
+        totals = image.manifest.totals
+        with reporter.step("verify", str(path), totals.stored) as step:
+
+            def on_bytes(count: int) -> None:
+                step.advance(count)
+                if interrupts:
+                    interrupts.check()
+
+            damage = check_files(image, on_bytes)
+    return VerifyResult(
+        image=path,
+        manifest=image.manifest,
+        files=len(image.entries),
+        bytes=totals.stored,
+        raw=totals.raw,
+        seconds=time.monotonic() - started,
+        damage=damage,
+    )

@@ -1,0 +1,135 @@
+"""Looking at every byte: all damage in one pass, and what a verification says of it."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuckpt.errors import ImageUntrusted, Interrupted, NotAnImage
+from gpuckpt.events import Silent
+from gpuckpt.flow.interrupts import Interrupts
+from gpuckpt.flow.verify import verify
+from gpuckpt.image.check import check_files
+from gpuckpt.image.store import Image
+from tests import image_samples as samples
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpuckpt.image.damage import Damage
+
+KIB, MIB = 1 << 10, 1 << 20
+FILES = {
+    "pages-1.img": random.Random(1).randbytes(9 * MIB),
+    "core-1.img": b"core" * 1000,
+    "empty.img": b"",
+}
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    return samples.write_image(tmp_path / "job", FILES)
+
+
+def check(image: Path) -> tuple[Damage, ...]:
+    with Image.open(image) as opened:
+        return check_files(opened)
+
+
+def flip(place: Path, offset: int) -> None:
+    data = bytearray(place.read_bytes())
+    data[offset] ^= 0x10
+    place.write_bytes(data)
+
+
+def test_an_intact_image_has_no_damage_and_every_byte_was_read(image: Path) -> None:
+    told: list[int] = []
+    with Image.open(image) as opened:
+        assert check_files(opened, told.append) == ()
+        assert sum(told) == opened.manifest.totals.stored
+    assert not [thread for thread in threading.enumerate() if thread.name == "check"]
+
+
+def test_little_memory_is_enough(image: Path) -> None:
+    with Image.open(image) as opened:
+        assert check_files(opened, memory=1, workers=4) == ()
+
+
+def test_all_damage_is_found_at_once_and_named(image: Path) -> None:
+    criu = image / "criu"
+    flip(criu / "pages-1.img.zst", 5 * MIB)
+    flip(criu / "pages-1.img.zst", 8 * MIB + 512 * KIB)
+    flip(criu / "core-1.img.zst", (criu / "core-1.img.zst").stat().st_size - 1)
+    (criu / "empty.img.zst").unlink()
+    (criu / "extra.img.zst").write_bytes(b"")
+    (image / "note\x1b[2J").mkdir()
+    found = check(image)
+    assert [(damage.file, damage.frame) for damage in found] == [
+        ("criu/pages-1.img.zst", 1),
+        ("criu/pages-1.img.zst", 2),
+        ("criu/core-1.img.zst", None),
+        ("criu/empty.img.zst", None),
+        ("note\x1b[2J", None),
+        ("criu/extra.img.zst", None),
+    ]
+    text = "\n".join(map(str, found))
+    assert "pages-1.img.zst, frame 1 at byte 419" in text
+    assert "core-1.img.zst: its frame table is not the one written" in text
+    assert "empty.img.zst: it is missing" in text
+    assert "does not belong to the image" in text
+    assert "\x1b" not in text
+    assert all(damage.finding().blocks for damage in found)
+
+
+def test_a_byte_that_changes_nothing_of_what_is_unpacked_is_found_too(image: Path) -> None:
+    """Zstd ignores one bit of a frame's head; the digest of the stored file does not."""
+    flip(image / "criu" / "core-1.img.zst", 4)
+    (damage,) = check(image)
+    assert "digest it was stored with" in damage.reason
+
+
+def test_logs_may_be_anything_and_a_crash_may_leave_the_owner(image: Path) -> None:
+    (image / "logs" / "criu.log").write_text("x")
+    (image / "owner").write_text("x")
+    assert check(image) == ()
+
+
+def test_a_flood_of_strange_files_is_cut_off(image: Path) -> None:
+    for number in range(1500):
+        (image / "criu" / f"{number}").touch()
+    assert len(check(image)) == 1000
+
+
+def test_a_verification_tells_what_it_read(image: Path) -> None:
+    result = verify(image, Silent())
+    assert result.intact
+    assert result.files == 3
+    assert result.raw == sum(map(len, FILES.values()))
+    assert result.bytes == sum(place.stat().st_size for place in (image / "criu").iterdir())
+    shutil.rmtree(image / "criu")
+    (image / "criu").mkdir(0o700)
+    result = verify(image, Silent())
+    assert not result.intact
+    assert len(result.damage) == 3
+
+
+def test_a_verification_can_be_interrupted(image: Path) -> None:
+    interrupts = Interrupts()
+    interrupts.request(2)
+    with pytest.raises(Interrupted):
+        verify(image, Silent(), interrupts)
+    os.close(interrupts.fd)
+    assert not [thread for thread in threading.enumerate() if thread.name == "check"]
+
+
+def test_a_verification_refuses_what_it_cannot_judge(image: Path) -> None:
+    with pytest.raises(NotAnImage):
+        verify(image / "criu", Silent())
+    (image / "criu" / "core-1.img.zst").chmod(0o620)
+    with pytest.raises(ImageUntrusted):
+        verify(image, Silent())
