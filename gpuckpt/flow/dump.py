@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gpuckpt.events import Reporter
     from gpuckpt.flow.interrupts import Interrupts
     from gpuckpt.flow.toolbox import Toolbox
-    from gpuckpt.image.manifest import Manifest
+    from gpuckpt.image.manifest import FileEntry, Manifest
     from gpuckpt.model import Process, Tree
 
 # how long the kernel, and parents that wait for their children, may take to clear the pids
@@ -130,8 +130,9 @@ class _Dump:
             packer = Packer(stage.criu, self.request.level, step.advance)
 
             def commit() -> None:
+                files = packer.finish()
                 phases.close()
-                self._commit(stage, packer)
+                self._commit(stage, files)
                 phases.enter_context(record.phase("end", "CRIU", stoppable=False))
 
             run = DumpRun(
@@ -150,10 +151,9 @@ class _Dump:
                 packer.abort()
                 self._after_failure(stage, why)
 
-    def _commit(self, stage: Stage, packer: Packer) -> None:
+    def _commit(self, stage: Stage, files: tuple[FileEntry, ...]) -> None:
         """The point of no return: from the rename on the image is what counts."""
         with self.record.phase("commit", str(self.sight.output), stoppable=False):
-            files = packer.finish()
             by_name = {entry.name: entry for entry in files}
             self._note("commit")
             dumped = records.Dumped(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from gpuckpt.errors import (
     Bug,
-    CudaCallFailed,
     Forbidden,
     GpuckptError,
     NoSuchProcess,
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from gpuckpt.model import Process, ProcessRef
 
 POLL_SECONDS = 0.05
+ZOMBIE_SECONDS = 2.0
+END_SECONDS = 30.0
 
 
 def check_target(tools: Toolbox, pid: int) -> Process:
@@ -72,13 +73,21 @@ def still_there(tools: Toolbox, refs: Iterable[ProcessRef]) -> list[Process]:
 
 
 def wait_gone(tools: Toolbox, refs: Iterable[ProcessRef], seconds: float) -> list[Process]:
-    """Wait until all are gone, zombies too; return those that are left after `seconds`."""
+    """Wait until all are gone, zombies too; return those that are left after `seconds`.
+
+    A zombie whose parent lives and does not wait for it is not worth more than a moment: only
+    init, or we ourselves, are sure to.
+    """
     left = list(refs)
-    ends = time.monotonic() + seconds
+    now = time.monotonic()
+    ends, moment = now + seconds, now + min(seconds, ZOMBIE_SECONDS)
     while True:
         tools.proc.reap([ref.pid for ref in left])
         found = still_there(tools, left)
-        if not found or time.monotonic() >= ends:
+        neglected = all(
+            process.zombie and process.ppid not in {1, os.getpid()} for process in found
+        )
+        if not found or time.monotonic() >= (moment if neglected else ends):
             return found
         left = [process.ref for process in found]
         time.sleep(POLL_SECONDS)
@@ -112,11 +121,12 @@ def end_restored(tools: Toolbox, refs: Iterable[ProcessRef], cuda: Iterable[int]
     Raises:
         ProcessUnfit: some are still there after a bounded time.
     """
-    alive = [ref for ref in refs if tools.proc.alive(ref)]
+    made = list(refs)
+    alive = [ref for ref in made if tools.proc.alive(ref)]
     _suspend(tools, [pid for pid in cuda if any(ref.pid == pid for ref in alive)])
     for ref in alive:
         tools.proc.kill(ref)
-    left = wait_gone(tools, alive, 30.0)
+    left = wait_gone(tools, made, END_SECONDS)
     if left:
         names = ", ".join(f"{process.pid} (state {process.state})" for process in left)
         raise ProcessUnfit(f"could not be ended: process {names}")
@@ -134,5 +144,5 @@ def _suspend(tools: Toolbox, pids: list[int]) -> None:
         live = [pid for pid, s in states.items() if s in {CudaState.RUNNING, CudaState.LOCKED}]
         if live:
             tools.cuda.checkpoint(live)
-    except (CudaCallFailed, GpuckptError):
+    except GpuckptError:
         return

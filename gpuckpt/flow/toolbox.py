@@ -54,6 +54,12 @@ class ProcTool(Protocol):
     def taken(self, ids: Iterable[int]) -> tuple[int, ...]:
         """Return those of the numbers that a task, thread or zombie uses now."""
 
+    def owner(self, number: int) -> Process | None:
+        """Return the process that uses a number: as its pid, a thread's, its group or session."""
+
+    def adopt_orphans(self, *, on: bool) -> None:
+        """Become, or stop being, the parent of whatever loses its own below this process."""
+
     def kill(self, ref: ProcessRef) -> None:
         """SIGKILL this very process; nothing if it is gone or the pid is another's now."""
 

@@ -7,6 +7,7 @@ normal case, never an error, except for the one that was asked for.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _PASSES: Final = 20
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+_PR_SET_CHILD_SUBREAPER: Final = 36  # <linux/prctl.h>
 _GPU_NODES: Final = re.compile(r"/dev/(nvidia[^/]*(/.*)?|gdrdrv|infiniband/.*)")
 
 
@@ -148,6 +151,23 @@ class Proc:
         used = {n for n in wanted if n in groups or (self.root / str(n)).exists()}
         return tuple(sorted(used))
 
+    def owner(self, number: int) -> Process | None:
+        """Return the process that uses a number: as its pid, a thread's, its group or session."""
+        status = parse_status(read(self.root / str(number) / "status") or b"")
+        if tgid := int(status.get("Tgid", "0")):
+            return self.process(tgid)
+        users = (one.pid for one in stats(self.root) if number in {one.pgid, one.sid})
+        return self.process(next(users, 0))
+
+    def adopt_orphans(self, *, on: bool) -> None:
+        """Become, or stop being, the parent of whatever loses its own below this process.
+
+        A restore that fails leaves tasks whose parent, CRIU, has died; on many hosts init reaps
+        them seconds late, and their pids stay taken until then.
+        """
+        if _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
     def kill(self, ref: ProcessRef) -> None:
         """SIGKILL this very process; nothing if it is gone or the pid is another's now."""
         with suppress(ProcessLookupError):
@@ -159,6 +179,11 @@ class Proc:
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             finally:
                 os.close(pidfd)
+
+    def signal(self, pid: int, signum: int) -> None:
+        """Send a signal to a child of this process, whose pid cannot be another's before `reap`."""
+        with suppress(ProcessLookupError):
+            os.kill(pid, signum)
 
     def reap(self, pids: Iterable[int]) -> dict[int, int]:
         """Wait, without blocking, for those of the pids that are dead children of this process.

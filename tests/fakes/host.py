@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from gpuckpt.tools.criu import DumpRun, RestoreRun
 
 GIB = 1 << 30
-ROOT_PID = 5000
+ROOT_PID = 4_000_000  # higher than the pid of any test run
 
 
 def process(pid: int, ppid: int = 1, **changes: Any) -> Process:
@@ -86,6 +86,9 @@ class FakeHost:
     pages: bytes = b"memory" * 50_000
     armed: dict[int, CudaState] = field(default_factory=dict)
     restored: dict[int, Process] = field(default_factory=dict)
+    probe_answer: str = ""
+    adopting: bool = False
+    ended_live: list[int] = field(default_factory=list)
 
     @classmethod
     def with_job(cls, cuda: int = 2, plain: int = 1) -> FakeHost:
@@ -111,7 +114,7 @@ class FakeHost:
             "criu": _Criu(self),
             "files": _Files(),
             "net": _Net(),
-            "shell": _Shell(),
+            "shell": _Shell(self),
         }
         counted: dict[str, Any] = {name: _Counted(self, name, tool) for name, tool in tools.items()}
         return Toolbox(**counted, state_dir=state_dir)
@@ -186,8 +189,16 @@ class _Proc:
     def taken(self, ids: Iterable[int]) -> tuple[int, ...]:
         return tuple(number for number in ids if number in self.host.processes)
 
+    def owner(self, number: int) -> Process | None:
+        return self.host.processes.get(number)
+
+    def adopt_orphans(self, *, on: bool) -> None:
+        self.host.adopting = on
+
     def kill(self, ref: ProcessRef) -> None:
         if self.alive(ref):
+            if self.host.cuda.get(ref.pid) in {CudaState.RUNNING, CudaState.LOCKED}:
+                self.host.ended_live.append(ref.pid)
             del self.host.processes[ref.pid]
             self.host.cuda.pop(ref.pid, None)
 
@@ -371,7 +382,10 @@ class _Net:
         return PortState.FREE
 
 
+@dataclass
 class _Shell:
+    host: FakeHost
+
     def run(self, line: str, timeout: float) -> str:
         del line, timeout
-        return ""
+        return self.host.probe_answer

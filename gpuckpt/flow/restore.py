@@ -1,0 +1,224 @@
+"""restore: bring a dumped tree back on this host, or leave the host as it was.
+
+Nothing is started before the image and the host have been compared; no task runs before every
+byte it is made of has been checked; and success is said only after the tree has been looked at.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from gpuckpt.errors import (
+    GpuckptError,
+    RestoreFailed,
+    Stopped,
+    VerificationFailed,
+)
+from gpuckpt.flow import target
+from gpuckpt.flow.gpu import CudaTree
+from gpuckpt.flow.operation import Operation
+from gpuckpt.flow.proof import Proof
+from gpuckpt.flow.recover import recover
+from gpuckpt.flow.request import RestoreRequest, RestoreResult
+from gpuckpt.flow.tasks import end_restored
+from gpuckpt.flow.undo import Undo
+from gpuckpt.flow.workspace import workspace
+from gpuckpt.image.compare import gpu_map
+from gpuckpt.image.store import Image
+from gpuckpt.image.unpack import Unpacker
+from gpuckpt.model import CudaState, Finding, ProcessRef
+from gpuckpt.tools.criu import CriuOptions, RestoreRun
+
+if TYPE_CHECKING:
+    from gpuckpt.events import Reporter
+    from gpuckpt.flow.interrupts import Interrupts
+    from gpuckpt.flow.toolbox import Toolbox
+    from gpuckpt.image.manifest import Manifest
+
+DEADLINE_SECONDS = 120.0
+SLOWEST_BYTES_PER_SECOND = 20 << 20
+WAIT_POLL_SECONDS = 0.1
+
+
+def restore(
+    tools: Toolbox, request: RestoreRequest, reporter: Reporter, interrupts: Interrupts
+) -> RestoreResult:
+    """Restore an image as children of this process.
+
+    Raises:
+        ImageError: the image is no image, damaged or not trusted; nothing was started.
+        HostMismatch: this host does not match or has no room; nothing was started.
+        RestoreFailed, Interrupted: failed; nothing is left behind.
+        VerificationFailed: the tree was restored and did not pass the look afterwards.
+        UndoIncomplete: something of a failed restore is left.
+    """
+    operation = Operation.begin("restore", tools, reporter, interrupts)
+    with operation.record.phase("open", str(request.image)):
+        recover(operation)
+        image = Image.open(request.image)
+    with image:
+        with operation.record.phase("gates", "image against host"):
+            image.check_sizes()
+            findings = target.check(tools, image.manifest, request.force_gates)
+        with operation.record.phase("room", "memory, pids, ports"):
+            findings += target.make_room(tools, image.manifest, request.force_gates, interrupts)
+        return _Restore(operation, request, image).run(findings)
+
+
+class _Restore:
+    """One restore: what its steps share."""
+
+    def __init__(self, operation: Operation, request: RestoreRequest, image: Image) -> None:
+        self.operation = operation
+        self.tools = operation.tools
+        self.record = operation.record
+        self.interrupts = operation.interrupts
+        self.request = request
+        self.image = image
+        self.manifest = image.manifest
+        self.cuda_pids = [process.pid for process in self.manifest.tree if process.cuda != "none"]
+        self.map: dict[str, str] = {}
+        if self.cuda_pids:
+            self.map = gpu_map(self.manifest, self.tools.nvidia.facts())
+        self.proof = Proof(self.tools, image.manifest, self.interrupts)
+        self.undo = Undo()
+        self.entry = operation.enter(self.manifest.root_pid, str(image.path))
+
+    def run(self, findings: list[Finding]) -> RestoreResult:
+        try:
+            self._criu()
+            self._give_gpu()
+            self._verify()
+        except BaseException as why:
+            self._put_back(why)
+            raise
+        self._let_go()
+        return RestoreResult(
+            image=self.image.path,
+            root_pid=self.manifest.root_pid,
+            pids=tuple(process.pid for process in self.manifest.tree),
+            receipt=self.record.receipt(),
+            findings=tuple(findings),
+            gpu_map=self.map,
+        )
+
+    def _criu(self) -> None:
+        """Run CRIU; all its input is checked before it gets it."""
+        raw = self.manifest.totals.raw
+        self.tools.proc.adopt_orphans(on=True)
+        self.undo.add("a half-restored tree is left", self._end_tree)
+        with (
+            workspace(self.tools.state_dir, self.entry.id) as work,
+            self.record.phase("criu", "image to memory", raw) as step,
+        ):
+            self.entry = self.operation.journal.step(self.entry, "criu")
+            unpacker = Unpacker(self.image, step.advance)
+            run = RestoreRun(
+                work=work,
+                has=unpacker.has,
+                send=unpacker.send,
+                approve=self._approve,
+                options=_options(self.manifest),
+                stop_fd=self.interrupts.fd,
+                deadline=DEADLINE_SECONDS + raw / SLOWEST_BYTES_PER_SECOND,
+                stdin=0 if self.manifest.options.shell_job else None,
+            )
+            try:
+                self.tools.criu.restore(run)
+            except Stopped:
+                self.interrupts.check()
+                raise
+            finally:
+                unpacker.close()
+
+    def _approve(self) -> None:
+        """Let the tasks run only if they are exactly what was dumped."""
+        self.interrupts.check()
+        if wrong := self.proof.exact():
+            raise RestoreFailed(f"CRIU made another tree: {wrong[0].reason}", findings=wrong)
+
+    def _give_gpu(self) -> None:
+        """Give every CUDA process its GPU memory back, then let all of them go on."""
+        if not self.cuda_pids:
+            return
+        self.entry = self.operation.journal.step(self.entry, "gpu")
+        tools = self.tools
+        away = dict.fromkeys(self.cuda_pids, CudaState.CHECKPOINTED)
+        first = {p.pid: CudaState(p.cuda) for p in self.manifest.tree if p.pid in away}
+        cuda = CudaTree(tools, self.interrupts, first)
+        cuda.expect(self.manifest.nvidia.uses if self.manifest.nvidia else ())
+        with self.record.phase("gpu-in", "host memory to GPU memory") as step:
+            try:
+                # if we die here, a restored process must not be touched by anybody else
+                CudaTree(tools, self.interrupts, away).open()
+                cuda.bring_back(self.map)
+            except GpuckptError as why:
+                raise RestoreFailed(str(why), hint=why.hint, excerpt=why.excerpt) from why
+            step.advance(cuda.bytes)
+
+    def _verify(self) -> None:
+        """Look at the restored tree; a failure ends it only if the user said so."""
+        proof = self.proof
+        with self.record.phase("verify", "processes, GPU state") as step:
+            wrong = proof.look()
+            if not wrong:
+                step.say(f"settling for {self.request.settle:g} s")
+                wrong = proof.settle(self.request.settle)
+        if not wrong and self.request.probe:
+            with self.record.phase("probe", self.request.probe):
+                wrong = proof.probe(self.request.probe, self.request.probe_timeout)
+        if not wrong:
+            self.interrupts.check()
+            return
+        error = VerificationFailed(
+            f"the job was restored but did not pass: {wrong[0].reason}", findings=wrong
+        )
+        if self.request.on_verify_fail == "keep":
+            self.undo.keep()
+        raise error
+
+    def _end_tree(self) -> None:
+        """End whatever CRIU has made: the pids were free before it began."""
+        refs: list[ProcessRef] = []
+        for record in self.manifest.tree:
+            process = self.tools.proc.process(record.pid)
+            if process is not None:
+                refs.append(process.ref)
+        end_restored(self.tools, refs, self.cuda_pids)
+
+    def _put_back(self, why: BaseException) -> None:
+        self.record.reporter.warn(f"{why}; putting everything back")
+        self.undo.run(why)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Leave the tree, or what was there before it, to itself."""
+        self.undo.keep()
+        self.tools.cuda.close()
+        self.tools.proc.adopt_orphans(on=False)
+        self.operation.journal.close(self.entry)
+
+
+def wait_for(tools: Toolbox, root_pid: int, interrupts: Interrupts) -> int:
+    """Stay as the restored root's parent; pass signals on; return its exit status.
+
+    A root that died of signal n gives 128 + n, as a shell would say.
+    """
+    while not (ended := tools.proc.reap([root_pid])):
+        if (signum := interrupts.take()) is not None:
+            tools.proc.signal(root_pid, signum)
+        time.sleep(WAIT_POLL_SECONDS)
+    status = ended[root_pid]
+    return status if status >= 0 else 128 - status
+
+
+def _options(manifest: Manifest) -> CriuOptions:
+    """Repeat to CRIU what the dump had said."""
+    options = manifest.options
+    return CriuOptions(
+        tcp=options.tcp,
+        file_locks=options.file_locks,
+        shell_job=options.shell_job,
+        link_remap=options.link_remap,
+    )

@@ -1,0 +1,125 @@
+"""Every external call of a restore fails or is interrupted, before and after its effect.
+
+Afterwards nothing of the job is left on the host, no CUDA process was ended while the driver held
+live state for it, the image is as it was, and the next restore works.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuckpt.errors import GpuckptError, Interrupted
+from gpuckpt.events import Silent
+from gpuckpt.flow.dump import dump
+from gpuckpt.flow.interrupts import Interrupts
+from gpuckpt.flow.journal import Journal
+from gpuckpt.flow.request import DumpRequest, RestoreRequest, RestoreResult
+from gpuckpt.flow.restore import restore
+from gpuckpt.model import CudaState
+from tests.fakes.host import ROOT_PID, FakeHost, Fault
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def dumped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, FakeHost]:
+    """Make one image, and remember the host it was made on."""
+    folder = tmp_path_factory.mktemp("dumped")
+    host, before = FakeHost.with_job(), FakeHost.with_job()
+    (folder / "state").mkdir()
+    tools = host.toolbox(folder / "state")
+    dump(tools, DumpRequest(ROOT_PID, folder / "image"), Silent(), Interrupts())
+    return folder / "image", before
+
+
+def empty_host(before: FakeHost) -> FakeHost:
+    """Return the host without the job, ready to take it back."""
+    host = FakeHost.with_job()
+    host.restored = {pid: p for pid, p in before.processes.items() if pid >= ROOT_PID}
+    for pid in host.restored:
+        del host.processes[pid]
+    host.cuda.clear()
+    return host
+
+
+def run(host: FakeHost, image: Path, state: Path) -> RestoreResult:
+    interrupts = Interrupts()
+    host.interrupts = interrupts
+    state.mkdir(exist_ok=True)
+    request = RestoreRequest(image, settle=0.0, on_verify_fail="kill")
+    return restore(host.toolbox(state), request, Silent(), interrupts)
+
+
+def test_every_call_of_a_restore(dumped: tuple[Path, FakeHost], tmp_path: Path) -> None:
+    """Whatever goes wrong, the host is as it was and the image can be restored again."""
+    image, before = dumped
+    good = empty_host(before)
+    result = run(good, image, tmp_path / "good")
+    assert result.root_pid == ROOT_PID
+    assert good.processes == before.processes
+    assert good.cuda == before.cuda
+    last = len(good.calls) - good.calls[::-1].index("nvidia.uses")
+    for number, name in enumerate(good.calls[:last], 1):
+        for kind in ("error", "signal"):
+            for when in ("before", "after"):
+                host = empty_host(before)
+                host.fault = Fault(number, kind, when)
+                state = tmp_path / f"{number}-{kind}-{when}"
+                try:
+                    run(host, image, state)
+                except Interrupted:
+                    assert kind == "signal", (number, name)
+                except (GpuckptError, OSError):
+                    assert kind == "error", (number, name)
+                else:
+                    pytest.fail(f"{kind} {when} call {number} ({name}) went unnoticed")
+                assert set(host.processes).isdisjoint(host.restored), (number, name, kind, when)
+                assert not host.cuda
+                assert not host.ended_live, "a live CUDA process was ended"
+                assert not host.adopting
+                assert not Journal(state).entries()
+    assert run(empty_host(before), image, tmp_path / "again").root_pid == ROOT_PID
+
+
+def test_too_little_gpu_memory_is_refused_before_anything(
+    dumped: tuple[Path, FakeHost], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver restore that runs out of memory is stuck for good, so it is never tried."""
+    monkeypatch.setattr("gpuckpt.flow.target.GPU_PATIENCE", 0.0)
+    image, before = dumped
+    host = empty_host(before)
+    host.gpu_free = 1 << 20
+    with pytest.raises(GpuckptError) as caught:
+        run(host, image, tmp_path / "state")
+    assert [finding.id for finding in caught.value.findings] == ["gpu-memory"]
+    assert "criu.restore" not in host.calls
+
+
+@pytest.mark.parametrize("on_verify_fail", ["keep", "kill"])
+def test_a_failed_look_does_as_it_was_told(
+    dumped: tuple[Path, FakeHost], tmp_path: Path, on_verify_fail: str
+) -> None:
+    """`keep` leaves the job as it is, `kill` ends it, suspended first."""
+    image, before = dumped
+    host = empty_host(before)
+    state = tmp_path / "state"
+    state.mkdir()
+    request = RestoreRequest(
+        image,
+        settle=0.0,
+        probe="false",
+        probe_timeout=0.0,
+        on_verify_fail=on_verify_fail,  # type: ignore[arg-type]
+    )
+    host.probe_answer = "false ended with status 1"
+    with pytest.raises(GpuckptError, match="did not pass") as caught:
+        restore(host.toolbox(state), request, Silent(), Interrupts())
+    assert caught.value.exit_code == 11
+    kept = on_verify_fail == "keep"
+    assert (ROOT_PID in host.processes) is kept
+    assert set(host.cuda.values()) == ({CudaState.RUNNING} if kept else set())
+    assert not host.ended_live
+    assert not Journal(state).entries()
