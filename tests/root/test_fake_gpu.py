@@ -1,0 +1,168 @@
+"""A whole dump and restore with real CRIU, real call processes, and a driver that is a stand-in.
+
+The job looks as if it used a GPU: it holds a device file until the driver checkpoints it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuckpt.model import CudaState
+from tests.fakes.cuda import FakeDriver
+from tests.root.harness import exists, lines_of, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.root.harness import Answer, Field
+
+pytestmark = pytest.mark.root
+
+GPU_JOB = Path(__file__).parent.parent / "fakes" / "gpu_job.py"
+
+
+class Stage:
+    """A job with a GPU and the driver that knows it."""
+
+    def __init__(self, place: Field, folder: Path, device: Path) -> None:
+        self.place = place
+        self.driver = FakeDriver(folder)
+        self.log = place.folder / "log"
+        self.device = device
+        device.touch()
+
+    def start(self, mib: int = 1) -> subprocess.Popen[bytes]:
+        """Start the job and see it count."""
+        argv = [sys.executable, str(GPU_JOB), str(self.log), str(self.device), str(mib)]
+        job = self.place.start(argv)
+        self.counts_on()
+        self.driver.put(job.pid, device=str(self.device))
+        return job
+
+    def gpuckpt(self, *args: object) -> Answer:
+        """Run gpuckpt with this driver."""
+        return self.place.gpuckpt(*args, **self.driver.environ)
+
+    def counts_on(self) -> None:
+        """Wait until the job has counted on, without losing or repeating a number."""
+        seen = len(lines_of(self.log))
+        wait_for("the job counts", lambda: len(lines_of(self.log)) > seen + 2)
+        lines = lines_of(self.log)
+        assert lines == [f"tick {number}" for number in range(1, len(lines) + 1)]
+
+    def actions(self) -> list[str]:
+        """Return what the driver was asked to do, in order."""
+        return [line.split()[1] for line in self.driver.calls()]
+
+
+@pytest.fixture
+def stage(place: Field, tmp_path: Path) -> Iterator[Stage]:
+    device = Path(f"/dev/nvidia-test-{secrets.token_hex(4)}")
+    (tmp_path / "driver").mkdir()
+    yield Stage(place, tmp_path / "driver", device)
+    device.unlink()
+
+
+def test_there_and_back(stage: Stage) -> None:
+    job = stage.start()
+    image = stage.place.folder / "image"
+    assert stage.gpuckpt("dump", job.pid, "-o", image).code == 0
+    job.wait()
+    wait_for("the pid is free", lambda: not exists(job.pid))
+    assert stage.actions() == ["lock", "checkpoint"]
+    result = stage.gpuckpt("restore", image, "--settle", "0.2").result
+    stage.place.restored += result["pids"]
+    assert stage.actions() == ["lock", "checkpoint", "restore", "unlock"]
+    stage.counts_on()
+
+
+def test_the_job_may_go_on_after_the_dump(stage: Stage) -> None:
+    job = stage.start()
+    image = stage.place.folder / "image"
+    assert stage.gpuckpt("dump", job.pid, "-o", image, "--leave-running").code == 0
+    assert stage.driver.state(job.pid) == CudaState.RUNNING
+    stage.counts_on()
+
+
+@pytest.mark.parametrize(
+    ("action", "words", "error"),
+    [
+        ("lock", "device not ready", "gpu_lock_timeout"),
+        ("checkpoint", "operation not supported", "gpu_step_failed"),
+        ("checkpoint", "out of memory", "gpu_step_failed"),
+    ],
+)
+def test_a_refusing_driver_leaves_the_job_running(
+    stage: Stage, action: str, words: str, error: str
+) -> None:
+    job = stage.start()
+    stage.driver.fault(job.pid, action, error=words)
+    image = stage.place.folder / "image"
+    done = stage.gpuckpt("dump", job.pid, "-o", image, "--lock-timeout", "0.5")
+    assert (done.error, done.code) == (error, 5)
+    assert stage.driver.state(job.pid) == CudaState.RUNNING
+    stage.counts_on()
+    assert not image.exists()
+
+
+def test_a_job_that_the_driver_killed_is_not_called_running(stage: Stage) -> None:
+    job = stage.start()
+    stage.driver.fault(job.pid, "lock", kill=signal.SIGKILL)
+    done = stage.gpuckpt("dump", job.pid, "-o", stage.place.folder / "image")
+    assert done.code != 0
+    assert "killed the process during lock" in done.json["error"]["message"]
+
+
+def start_dump(stage: Stage, job: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+    image = stage.place.folder / "image"
+    return subprocess.Popen(
+        stage.place.command("dump", job.pid, "-o", image),
+        env=os.environ | stage.driver.environ,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def traced(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return "TracerPid:\t0\n" not in status
+
+
+def kill_and_recover(
+    stage: Stage, job: subprocess.Popen[bytes], dump: subprocess.Popen[bytes]
+) -> None:
+    """Kill a dump, see the job come back by itself, and see that it can be dumped again."""
+    dump.kill()
+    dump.wait()
+    for action in ("checkpoint", "restore"):
+        if (stage.driver.folder / f"{job.pid}.{action}.fault").exists():
+            stage.driver.heal(job.pid, action)
+    wait_for("the job runs", lambda: stage.driver.state(job.pid) == CudaState.RUNNING)
+    stage.counts_on()
+    again = stage.place.folder / "again"
+    assert stage.gpuckpt("dump", job.pid, "-o", again, "--leave-running").code == 0
+    assert stage.driver.state(job.pid) == CudaState.RUNNING
+    stage.counts_on()
+
+
+def test_gpuckpt_killed_while_the_driver_copies(stage: Stage) -> None:
+    job = stage.start()
+    stage.driver.fault(job.pid, "checkpoint", hold=True)
+    dump = start_dump(stage, job)
+    wait_for("the checkpoint", lambda: "checkpoint" in stage.actions())
+    kill_and_recover(stage, job, dump)
+
+
+def test_gpuckpt_killed_while_criu_dumps(stage: Stage) -> None:
+    job = stage.start(mib=512)
+    dump = start_dump(stage, job)
+    wait_for("CRIU at work", lambda: traced(job.pid))
+    kill_and_recover(stage, job, dump)
