@@ -205,6 +205,56 @@ class Crew:
             del task  # it may hold the last reference to a frame
 
 
+class Lane:
+    """Does what it is given one after the other, in whichever thread of a crew is free."""
+
+    def __init__(self, crew: Crew) -> None:
+        """Have nothing to do yet."""
+        self._crew = crew
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._busy = False
+        self._lock = threading.Lock()
+
+    def do(self, task: Callable[[], None], *, here: bool = False) -> None:
+        """Have `task` done after those before it, with `here` at once if there are none."""
+        with self._lock:
+            self._waiting.append(task)
+            if self._busy:
+                return
+            self._busy = True
+        if here:
+            self._run()
+        else:
+            self._crew.do(self._run)
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._busy = False
+                    return
+                task = self._waiting.popleft()
+            task()
+
+
+class Countdown:
+    """Does something once it was called `count` times, in the thread of the last call."""
+
+    def __init__(self, count: int, then: Callable[[], None]) -> None:
+        """Wait for `count` calls."""
+        self._left = count
+        self._then = then
+        self._lock = threading.Lock()
+
+    def __call__(self) -> None:
+        """Count one call."""
+        with self._lock:
+            self._left -= 1
+            last = not self._left
+        if last:
+            self._then()
+
+
 def cores() -> int:
     """Return how many processors this process may use."""
     return len(os.sched_getaffinity(0))

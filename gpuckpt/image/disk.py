@@ -81,11 +81,13 @@ def new_file(folder: int, name: str, flags: int = 0) -> int:
     return fd
 
 
-def write_all(fd: int, data: bytes | memoryview) -> None:
-    """Write every byte of `data`."""
+def write_all(fd: int, data: bytes | memoryview, offset: int = 0) -> None:
+    """Write every byte of `data` at `offset` of a file."""
     view = memoryview(data)
     while view:
-        view = view[os.write(fd, view) :]
+        count = os.pwrite(fd, view, offset)
+        view = view[count:]
+        offset += count
 
 
 def room_left(fd: int) -> int | None:

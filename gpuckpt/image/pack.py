@@ -20,7 +20,7 @@ from gpuckpt.image.codec import Codec
 from gpuckpt.image.crew import Crew, Slot, Slots, Stopped, cores, keep_freed_memory
 from gpuckpt.image.frames import FRAME_SIZE, largest_stored
 from gpuckpt.image.intake import Intake
-from gpuckpt.image.packing import Packed, PackedFile
+from gpuckpt.image.packing import Owner, Packed, PackedFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gpuckpt.image.manifest import FileEntry
 
 MEMORY = 160 << 20
-_WRITERS = 4
+_WRITERS = 6
 _MOST_UNSYNCED = 256
 
 
@@ -62,6 +62,7 @@ class Packer:
         self._packers = Crew("pack", crew)
         self._writers = Crew("write", _WRITERS)
         self._syncer = Crew("sync", 1)
+        self._owner = Owner(self._create, self._slots.give, self._complete, self._failed)
         self._changed = threading.Condition()
         self._files: dict[str, PackedFile] = {}
         self._reading = self._unsynced = self._synced = 0
@@ -91,10 +92,13 @@ class Packer:
             file = self._begin(name)
             number = 0
             for raw, slot in Intake(fd, self._stop, self._slots).pieces():
-                self._pack(file, number, raw, slot)
+                work = partial(self._pack, file, number, raw, slot)
+                if slot:
+                    self._packers.do(work)
+                else:
+                    work()
                 number += 1
             file.end(number)
-            self._drain(file)
         except Stopped:
             self._raise_failure()
         except GpuckptError as why:
@@ -127,37 +131,45 @@ class Packer:
             self._raise_failure()
             self._closing = True
         self._release()
-        return tuple(file.entry for file in self._files.values() if file.entry)
+        return tuple(file.entry for file in self._files.values())
 
     def abort(self) -> None:
         """Stop everything soon: all `store` and `finish` calls raise; nothing is made any more."""
         self._fail(WriteFailed("writing the image was stopped"))
 
     def _begin(self, name: str) -> PackedFile:
-        stored = names.stored_name(name)
+        names.check_name(name)
         with self._changed:
             while self._unsynced > _MOST_UNSYNCED and not self._error:
                 self._changed.wait()
             if name in self._files:
                 raise ImageDamaged(f"CRIU sent {name} twice")
-            file = self._files[name] = PackedFile(name, partial(self._new_file, stored))
+            file = self._files[name] = PackedFile(name, self._owner, self._writers)
         return file
 
-    def _new_file(self, stored: str) -> int:
-        with self._changed:  # after `abort` has returned no file is made
+    def _create(self, name: str) -> int:
+        """Make a stored file; after `abort` has returned none is made any more."""
+        with self._changed:
             if self._error:
                 raise Stopped
-            return disk.new_file(self._fd, stored)
+            return disk.new_file(self._fd, names.stored_name(name))
+
+    def _complete(self, file: PackedFile) -> None:
+        """Sync a file that is written."""
+        with self._changed:
+            self._unsynced += 1
+        self._syncer.do(partial(self._sync, file))
+
+    def _failed(self, why: Exception) -> None:
+        """End everything."""
+        if isinstance(why, Stopped):
+            return
+        if isinstance(why, OSError):
+            self._fail(disk.writing_error(why, self._folder, self._fd))
+        else:
+            self._fail(WriteFailed(f"the image could not be written: {why!r}"))
 
     def _pack(self, file: PackedFile, number: int, raw: memoryview, slot: Slot | None) -> None:
-        if slot:
-            self._packers.do(partial(self._pack_frame, file, number, raw, slot))
-        else:
-            self._pack_frame(file, number, raw, None)
-
-    def _pack_frame(
-        self, file: PackedFile, number: int, raw: memoryview, slot: Slot | None
-    ) -> None:
         if self._error:
             return
         try:
@@ -165,30 +177,13 @@ class Packer:
             file.put(number, Packed(self._codec.frame(raw), len(raw), digest, slot))
             self._on_bytes(len(raw))
         except Exception as why:  # noqa: BLE001 - a crew that dies would leave finish() waiting
-            self._fail(WriteFailed(f"CRIU's {file.name} could not be packed: {why!r}"))
-        if slot:
-            self._writers.do(partial(self._drain, file))
-        else:
-            self._drain(file)
-
-    def _drain(self, file: PackedFile) -> None:
-        try:
-            complete = file.write(self._slots)
-        except Stopped:
-            return
-        except OSError as why:
-            self._fail(disk.writing_error(why, self._folder, self._fd))
-            return
-        if complete:
-            with self._changed:
-                self._unsynced += 1
-            self._syncer.do(partial(self._sync, file))
+            self._failed(why)
 
     def _sync(self, file: PackedFile) -> None:
         try:
             file.sync()
         except OSError as why:
-            self._fail(disk.writing_error(why, self._folder, self._fd))
+            self._failed(why)
         with self._changed:
             self._unsynced -= 1
             self._synced += 1

@@ -1,13 +1,15 @@
-"""One file being packed: frames come in any order and are written in theirs."""
+"""One file being packed: frames come in any order, and are hashed and written in theirs."""
 
 from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 from blake3 import blake3
 
+from gpuckpt.image.crew import Countdown, Crew, Lane
 from gpuckpt.image.frames import FRAME_SIZE, encode_entry, encode_table
 from gpuckpt.image.manifest import FileEntry
 from gpuckpt.image.sink import Sink
@@ -15,7 +17,9 @@ from gpuckpt.image.sink import Sink
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gpuckpt.image.crew import Slot, Slots
+    from gpuckpt.image.crew import Slot
+
+    Parts: TypeAlias = Sequence[bytes | memoryview]
 
 # From this size on a first frame tells that the file is a big one.
 _BIG = FRAME_SIZE // 4
@@ -25,61 +29,72 @@ _BIG = FRAME_SIZE // 4
 class Packed:
     """One frame, packed; `parts` may lie in the slot, which is held until they are written."""
 
-    parts: Sequence[bytes | memoryview]
+    parts: Parts
     raw: int
     digest: bytes
     slot: Slot | None
 
 
-class PackedFile:
-    """A stored file on its way to the disk; made there when its first byte is to be written."""
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who packs the file, told from the threads that do it.
 
-    def __init__(self, name: str, create: Callable[[], int]) -> None:
-        """Wait for frames; `create` makes the file and returns it open."""
+    `create` makes the stored file and returns it open, `give` takes a slot back, `complete`
+    gets a file that is written and can be synced, `failed` hears why one cannot be.
+    """
+
+    create: Callable[[str], int]
+    give: Callable[[Slot], None]
+    complete: Callable[[PackedFile], None]
+    failed: Callable[[Exception], None]
+
+
+class PackedFile:
+    """A stored file on its way to the disk; made there when its first byte is to be written.
+
+    Hashing and writing go on side by side, each in the order of the frames.
+    """
+
+    def __init__(self, name: str, owner: Owner, crew: Crew) -> None:
+        """Wait for frames, to be hashed and written by `crew`."""
         self.name = name
-        self.entry: FileEntry | None = None
-        self._create = create
-        self._sink: Sink | None = None
+        self._owner = owner
         self._lock = threading.Lock()
         self._waiting: dict[int, Packed] = {}
         self._next = 0
         self._count: int | None = None
-        self._busy = False
-        self._table = bytearray()
-        self._raw_size = 0
+        self._raw_size = self._stored_size = 0
+        self._entries = bytearray()
+        self._table = b""
+        self._hash = blake3()
+        self._hashing = Lane(crew)
+        self._writing = Lane(crew)
+        self._sink: Sink | None = None
+        self._broken = False
+
+    @property
+    def entry(self) -> FileEntry:
+        """What the manifest says of the complete file."""
+        return FileEntry(
+            name=self.name,
+            raw_size=self._raw_size,
+            stored_size=self._stored_size,
+            frames=self._next,
+            stored_blake3=self._hash.hexdigest(),
+            table_blake3=blake3(self._table).hexdigest(),
+        )
 
     def put(self, number: int, frame: Packed) -> None:
-        """Take frame `number`; somebody has to call `write` after it."""
+        """Take frame `number`; one without a slot is worked on in this thread, if it can be."""
         with self._lock:
             self._waiting[number] = frame
+            self._advance(here=frame.slot is None)
 
     def end(self, count: int) -> None:
-        """Know that there are `count` frames; somebody has to call `write` after it."""
+        """Know that there are `count` frames."""
         with self._lock:
             self._count = count
-
-    def write(self, slots: Slots) -> bool:
-        """Write what is next, give its slots back; True, once, when the file is complete.
-
-        While one thread is in here others return at once: it does their work too.
-        """
-        with self._lock:
-            if self._busy or self.entry:
-                return False
-            self._busy = True
-        while True:
-            with self._lock:
-                frame = self._waiting.pop(self._next, None)
-                if frame is None:
-                    self._busy = False
-                    complete = self._next == self._count
-                    if complete:
-                        self._complete()
-                    return complete
-                self._next += 1
-            self._write_frame(frame)
-            if frame.slot:
-                slots.give(frame.slot)
+            self._advance(here=True)
 
     def sync(self) -> None:
         """Bring the complete file to the disk and close it."""
@@ -93,28 +108,53 @@ class PackedFile:
         if sink:
             sink.close()
 
-    def _write_frame(self, frame: Packed) -> None:
-        sink = self._open(big=frame.raw >= _BIG)
-        sink.append(frame.parts)
-        self._table += encode_entry(sum(map(len, frame.parts)), frame.raw, frame.digest)
-        self._raw_size += frame.raw
+    def _advance(self, *, here: bool) -> None:
+        while frame := self._waiting.pop(self._next, None):
+            self._next += 1
+            self._raw_size += frame.raw
+            size = self._pass_on(frame.parts, frame.slot, here, big=frame.raw >= _BIG)
+            self._entries += encode_entry(size, frame.raw, frame.digest)
+        if self._next == self._count:
+            self._count = None
+            self._table = encode_table(self._entries)
+            for start in range(0, len(self._table), FRAME_SIZE):
+                self._pass_on((self._table[start : start + FRAME_SIZE],), None, here)
+            done = Countdown(2, partial(self._owner.complete, self))
+            self._hashing.do(done, here=here)
+            self._writing.do(partial(self._guard, partial(self._finish, done)), here=here)
 
-    def _complete(self) -> None:
-        sink = self._open(big=False)
-        table = encode_table(self._table)
-        for start in range(0, len(table), FRAME_SIZE):
-            sink.append((table[start : start + FRAME_SIZE],))
-        digest = sink.end()
-        self.entry = FileEntry(
-            name=self.name,
-            raw_size=self._raw_size,
-            stored_size=sink.size,
-            frames=self._next,
-            stored_blake3=digest,
-            table_blake3=blake3(table).hexdigest(),
-        )
+    def _pass_on(self, parts: Parts, slot: Slot | None, here: bool, *, big: bool = False) -> int:
+        done = Countdown(2, partial(self._owner.give, slot) if slot else lambda: None)
+        self._hashing.do(partial(self._guard, partial(self._hash_parts, parts, done)), here=here)
+        self._writing.do(partial(self._guard, partial(self._write, parts, big, done)), here=here)
+        size = sum(map(len, parts))
+        self._stored_size += size
+        return size
+
+    def _hash_parts(self, parts: Parts, done: Countdown) -> None:
+        for part in parts:
+            self._hash.update(part)
+        done()
+
+    def _write(self, parts: Parts, big: bool, done: Countdown) -> None:
+        self._open(big=big).append(parts)
+        done()
+
+    def _finish(self, done: Countdown) -> None:
+        self._open(big=False).end()
+        done()
 
     def _open(self, *, big: bool) -> Sink:
         if self._sink is None:
-            self._sink = Sink(self._create(), direct=big)
+            self._sink = Sink(self._owner.create(self.name), direct=big)
         return self._sink
+
+    def _guard(self, work: Callable[[], None]) -> None:
+        """Do it, unless something failed before; tell the owner of what fails."""
+        if self._broken:
+            return
+        try:
+            work()
+        except Exception as why:  # noqa: BLE001 - a crew that dies would leave all others waiting
+            self._broken = True
+            self._owner.failed(why)

@@ -1,0 +1,164 @@
+"""What packing and unpacking are made of: lanes, slots, budgets, and sinks past the cache."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import random
+import threading
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuckpt.image import disk
+from gpuckpt.image.crew import Budget, Countdown, Crew, Lane, Slots, Stopped
+from gpuckpt.image.sink import Sink
+from tests.image_streams import PATIENCE, eventually, threads
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MIB = 1 << 20
+PARTS = [random.Random(n).randbytes(size) for n, size in enumerate((3 * MIB, 5, 4095, MIB + 1, 0))]
+
+
+@pytest.fixture
+def crew() -> Crew:
+    return Crew("test-crew", 4)
+
+
+def test_a_lane_keeps_the_order_in_many_threads(crew: Crew) -> None:
+    lane, done = Lane(crew), list[int]()
+    for number in range(500):
+        lane.do(partial(done.append, number), here=number % 7 == 0)
+    crew.dismiss()
+    assert done == list(range(500))
+
+
+def test_lanes_of_one_crew_run_side_by_side(crew: Crew) -> None:
+    meeting = threading.Barrier(2, timeout=PATIENCE)
+    for _ in range(2):
+        Lane(crew).do(meeting.wait)
+    crew.dismiss()
+    assert not meeting.broken
+
+
+def test_a_crew_does_what_it_was_given_before_it_ends(crew: Crew) -> None:
+    done: list[int] = []
+    for number in range(200):
+        crew.do(partial(done.append, number))
+    crew.dismiss()
+    assert sorted(done) == list(range(200))
+    assert not [thread for thread in threading.enumerate() if thread.name == "test-crew"]
+
+
+def test_the_last_of_a_countdown_acts() -> None:
+    done: list[bool] = []
+    countdown = Countdown(3, lambda: done.append(True))
+    countdown()
+    countdown()
+    assert done == []
+    countdown()
+    assert done == [True]
+
+
+def test_slots_are_few_reused_and_wanted() -> None:
+    slots = Slots(2, 4096)
+    first, second = slots.take(), slots.take()
+    assert slots.take_spare() is None
+    assert not slots.wanted
+    with threads(2) as pool:
+        waiting = pool.submit(slots.take)
+        eventually(lambda: slots.wanted)
+        slots.give(first)
+        assert waiting.result(PATIENCE) is first
+        assert not slots.wanted
+        waiting = pool.submit(slots.take)
+        eventually(lambda: slots.wanted)
+        slots.stop()
+        with pytest.raises(Stopped):
+            waiting.result(PATIENCE)
+    slots.give(second)
+    with pytest.raises(Stopped):
+        slots.take()
+    with pytest.raises(Stopped):
+        slots.take_spare()
+
+
+def test_nobody_overtakes_who_waits_for_bytes() -> None:
+    budget = Budget(10)
+    budget.take(6)
+    assert budget.take_spare(4)
+    assert not budget.take_spare(1)
+    with threads(2) as pool:
+        waiting = pool.submit(budget.take, 8)
+        eventually(lambda: budget.wanted)
+        budget.give(4)
+        assert not budget.take_spare(1)
+        budget.give(6)
+        waiting.result(PATIENCE)
+        waiting = pool.submit(budget.take, 3)
+        eventually(lambda: budget.wanted)
+        budget.stop()
+        with pytest.raises(Stopped):
+            waiting.result(PATIENCE)
+
+
+def test_one_piece_larger_than_the_budget_passes_alone() -> None:
+    budget = Budget(10)
+    budget.take(100)
+    assert not budget.take_spare(1)
+    budget.give(100)
+    budget.take(100)
+
+
+def fill(folder: Path, *, direct: bool) -> bytes:
+    parent = os.open(folder, disk.FOLDER_FLAGS)
+    sink = Sink(disk.new_file(parent, "out"), direct=direct)
+    for number in range(0, len(PARTS), 2):
+        sink.append(PARTS[number : number + 2])
+    sink.end()
+    sink.sync()
+    sink.close()
+    os.close(parent)
+    return (folder / "out").read_bytes()
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_sink_writes_parts_of_any_length(tmp_path: Path, direct: bool) -> None:
+    assert fill(tmp_path, direct=direct) == b"".join(PARTS)
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_filesystem_that_takes_the_flag_and_refuses_the_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    refused: list[int] = []
+    real = os.pwrite
+
+    def pwrite(fd: int, data: bytes, offset: int) -> int:
+        if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT and offset >= after:
+            refused.append(offset)
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real(fd, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    assert fill(tmp_path, direct=True) == b"".join(PARTS)
+    assert len(refused) <= 1
+
+
+def test_another_error_is_not_swallowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pwrite(*_: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    with pytest.raises(OSError, match="Input/output"):
+        fill(tmp_path, direct=True)
+
+
+def test_a_short_write_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: real(fd, data[:4096], offset))
+    assert fill(tmp_path, direct=True) == b"".join(PARTS)
