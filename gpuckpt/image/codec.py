@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import zstandard
 
+from gpuckpt.errors import UsageError
 from gpuckpt.image.frames import FRAME_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+LEVELS = range(-50, 23)
 _MAGIC = 0xFD2FB528
 _SINGLE_SEGMENT_SIZE_4 = 0b10100000  # frame header: content size in 4 bytes, no window field
 _BLOCK = 128 << 10
@@ -23,7 +25,13 @@ class Codec:
     """Compresses frames, in as many threads as like to at the same time."""
 
     def __init__(self, level: int) -> None:
-        """Take a zstd level: 1 to 19 or 22, negative ones for speed, 0 for none at all."""
+        """Take a zstd level: 1 to 22, down to -50 for speed, 0 to store bytes as they are.
+
+        Raises:
+            UsageError: there is no such level.
+        """
+        if level not in LEVELS:
+            raise UsageError(f"there is no level {level}, only {LEVELS.start} to {LEVELS.stop - 1}")
         self.level = level
         # One compressor works for one thread at a time; a deque is a lock-free shelf for them.
         self._spare: deque[zstandard.ZstdCompressor] = deque()

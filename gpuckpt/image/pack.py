@@ -50,6 +50,7 @@ class Packer:
 
         Raises:
             WriteFailed: `folder` is not there.
+            UsageError: there is no such level.
         """
         keep_freed_memory()
         self._folder = folder

@@ -6,10 +6,9 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from gpuckpt.image.crew import Scratch
 from gpuckpt.image.damage import Damage, Damaged
 from gpuckpt.image.frames import Frame, FrameDamaged, decode_frame, new_unpacker
-from gpuckpt.image.store import stored_damage
+from gpuckpt.image.store import read_at, stored_damage
 
 if TYPE_CHECKING:
     import zstandard
@@ -19,11 +18,10 @@ if TYPE_CHECKING:
 
 
 class _Own(threading.local):
-    """A decompressor works for one thread; they are made once for each."""
+    """A decompressor works for one thread at a time, so each has its own."""
 
     def __init__(self) -> None:
         self.unpacker: zstandard.ZstdDecompressor = new_unpacker()
-        self.scratch = Scratch()
 
 
 _own = _Own()
@@ -53,25 +51,18 @@ class StoredFile:
             os.close(self._fd)
             self._fd = -1
 
-    def stored(self, frame: Frame) -> memoryview:
-        """Return the stored bytes of a frame; they are this thread's until its next call.
+    def stored(self, frame: Frame) -> bytes:
+        """Return the stored bytes of a frame, fewer if the file has become shorter.
 
         Raises:
             Damaged: they cannot be read.
         """
-        view = _own.scratch.view(frame.stored)
-        got = 0
         try:
-            while got < len(view):
-                count = os.preadv(self._fd, [view[got:]], frame.offset + got)
-                if not count:
-                    break
-                got += count
+            return read_at(self._fd, frame.stored, frame.offset)
         except OSError as why:
             raise self.damaged(frame, f"it cannot be read ({why.strerror})") from why
-        return view[:got]
 
-    def raw(self, frame: Frame, stored: bytes | memoryview | None = None) -> bytes:
+    def raw(self, frame: Frame, stored: bytes | None = None) -> bytes:
         """Return the bytes of a frame, proved to be those that were packed.
 
         Raises:

@@ -108,7 +108,11 @@ class Image:
             Damaged: it is not the table that was written.
         """
         size = table_size(entry.frames)
-        data = read_at(fd, size, entry.stored_size - size)
+        try:
+            data = read_at(fd, size, entry.stored_size - size)
+        except OSError as why:
+            reason = f"its frame table cannot be read ({why.strerror})"
+            raise Damaged(stored_damage(entry, reason)) from why
         if blake3(data).hexdigest() != entry.table_blake3:
             raise Damaged(stored_damage(entry, "its frame table is not the one written"))
         try:

@@ -13,7 +13,7 @@ import pytest
 import zstandard
 from blake3 import blake3
 
-from gpuckpt.errors import GpuckptError, ImageDamaged, WriteFailed
+from gpuckpt.errors import GpuckptError, ImageDamaged, UsageError, WriteFailed
 from gpuckpt.image.frames import decode_table, table_size
 from gpuckpt.image.pack import Packer
 from gpuckpt.image.stage import Stage
@@ -193,6 +193,12 @@ def test_a_file_in_the_way_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(WriteFailed):
         packer.finish()
     assert (tmp_path / "a.img.zst").read_text() == "mine"
+
+
+@pytest.mark.parametrize("level", [-51, 23])
+def test_a_level_that_does_not_exist(tmp_path: Path, level: int) -> None:
+    with pytest.raises(UsageError, match=f"no level {level}"):
+        Packer(tmp_path, level)
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:

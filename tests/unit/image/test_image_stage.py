@@ -20,6 +20,7 @@ from gpuckpt.errors import (
     NotAnImage,
     NotWritable,
     UsageError,
+    WriteFailed,
 )
 from gpuckpt.image import names
 from gpuckpt.image.stage import Stage, sweep
@@ -137,6 +138,48 @@ def test_a_filesystem_that_cannot_rename_safely_does_not_overwrite_either(
     stage.commit(samples.manifest())
     assert (tmp_path / "job" / names.MANIFEST).exists()
     stage.close()
+
+
+@pytest.mark.parametrize("broken", range(5))
+def test_a_sync_that_fails_leaves_no_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: int
+) -> None:
+    """Manifest, criu, logs, stage and, after the rename, the parent: each of them may fail."""
+    real, calls = os.fsync, list[int]()
+
+    def fsync(fd: int) -> None:
+        calls.append(fd)
+        if len(calls) == broken + 1:
+            raise OSError(errno.EIO, "Input/output error")
+        real(fd)
+
+    stage = Stage.create(tmp_path / "job")
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(WriteFailed, match="Input/output error"):
+        stage.commit(samples.manifest())
+    assert len(calls) >= broken + 1
+    assert not (tmp_path / "job").exists()
+    assert not stage.committed
+    stage.commit(samples.manifest())
+    with Image.open(tmp_path / "job") as image:
+        assert image.manifest == samples.manifest()
+    stage.close()
+
+
+def test_a_rename_that_fails_leaves_no_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: object) -> int:
+        ctypes.set_errno(errno.EIO)
+        return -1
+
+    stage = Stage.create(tmp_path / "job")
+    with monkeypatch.context() as patch:
+        patch.setattr("gpuckpt.image.disk._libc.renameat2", refuses)
+        with pytest.raises(WriteFailed, match="could not be written"):
+            stage.commit(samples.manifest())
+    stage.discard()
+    assert everything(tmp_path) == []
 
 
 @pytest.mark.parametrize("length", [86, 109, 400, 3700, 4080])
