@@ -343,7 +343,7 @@ class Interrupted(GpuckptError):
     """A signal stopped the operation; whatever it had done was undone."""
 
     name = "interrupted"
-    job = "Nothing is left half done."
+    job = "Everything was put back: a job that ran before runs on."
 
     def __init__(self, signum: int, message: str = "interrupted, everything was put back") -> None:
         """Remember which signal it was."""

@@ -38,7 +38,7 @@ def sizes(manifest: Manifest) -> str:
     totals = manifest.totals
     text = f"{units.size(totals.raw)} raw -> {units.size(totals.stored)} stored"
     factor = units.ratio(totals.raw, totals.stored)
-    return f"{text} ({factor} smaller)" if factor else text
+    return f"{text} (ratio {factor})" if factor else text
 
 
 def pause(duration: float, *, running: bool) -> str:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gpuckpt.events import Step
 
 _NAME, _SECONDS, _BYTES, _RATE = 16, 8, 10, 11
-_WIDE_ENOUGH, _WIDEST = 72, 100
+_WIDE_ENOUGH, _WIDEST, _ECHO = 72, 100, 3
 
 
 class Terminal:
@@ -108,7 +108,8 @@ class Terminal:
 
     def _grid(self) -> Grid:
         grid = Grid.grid(padding=(0, 1, 0, 0), expand=True)
-        grid.width = min(self._screen.width, _WIDEST)
+        # the terminal echoes ^C behind the line: it must not begin another one
+        grid.width = min(self._screen.width - _ECHO, _WIDEST)
         grid.add_column(width=1)
         grid.add_column(width=_NAME, no_wrap=True, overflow="ellipsis")
         grid.add_column(ratio=1, no_wrap=True, overflow="ellipsis", style="dim")

@@ -45,6 +45,9 @@ def run(argv: Sequence[str]) -> int:
         return _refused(argv, failure.usage(error, meant(argv)))
     except GpuckptError as error:
         return _refused(argv, error)
+    except OSError as error:  # the text of --help or --version found no reader
+        streams.Tolerant(sys.stderr).write(f"gpuckpt: stdout cannot be written: {error}\n")
+        return _OUTPUT_LOST
     return found if isinstance(found, int) else _invoke(found)
 
 

@@ -40,7 +40,8 @@ class Renderer:
             return JsonLines(self.err)
         if self._settings.quiet or how == "none":
             return Quiet(self.err)
-        if how == "auto" and _drawable(self.err):
+        # what -v tells would run into lines that move
+        if how == "auto" and not self._settings.verbose and _drawable(self.err):
             from gpuckpt.cli import live, terminal
 
             return live.Terminal(terminal.console(self.err))

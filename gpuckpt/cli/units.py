@@ -25,8 +25,9 @@ def size(amount: float) -> str:
 
 
 def seconds(amount: float) -> str:
-    """Return a duration in seconds with as many digits as matter: `0.41 s`, `83.2 s`."""
-    return f"{amount:.2f} s" if amount < _FINE else f"{amount:.1f} s"
+    """Return a duration in seconds with as many digits as matter: `0.004 s`, `83.2 s`."""
+    digits = 3 if amount < 1 else 2 if amount < _FINE else 1
+    return f"{amount:.{digits}f} s"
 
 
 def rate(amount: int, duration: float) -> str:
@@ -37,8 +38,8 @@ def rate(amount: int, duration: float) -> str:
 
 
 def ratio(raw: int, stored: int) -> str:
-    """Return how many times smaller `stored` is than `raw`: `3.1x`."""
-    return f"{raw / stored:.1f}x" if stored > 0 else ""
+    """Return how many times smaller `stored` is than `raw`: `3.1`."""
+    return f"{raw / stored:.1f}" if stored > 0 else ""
 
 
 def count(number: int, noun: str, plural: str = "") -> str:

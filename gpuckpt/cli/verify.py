@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuckpt.cli import units
+from gpuckpt.cli import describe, units
 from gpuckpt.cli.context import Application
 from gpuckpt.cli.options import ImageFolder
 from gpuckpt.cli.page import Fields, Outcome, Page, Tone
@@ -21,7 +21,7 @@ def verify(app: Application, image: ImageFolder) -> int:
     """
     from gpuckpt.flow.verify import verify as act
 
-    return app.show(outcome(act(image, app.reporter)))
+    return app.show(outcome(act(image, app.reporter, app.interrupts)))
 
 
 def outcome(result: VerifyResult) -> Outcome:
@@ -32,14 +32,17 @@ def outcome(result: VerifyResult) -> Outcome:
         raise ImageDamaged(f"{places} in {result.image}", findings=findings)
     rows = (
         ("image", str(result.image)),
-        ("checked", f"{units.count(result.files, 'file')}, {units.size(result.bytes)}"),
-        ("took", f"{units.seconds(result.seconds)} {units.rate(result.bytes, result.seconds)}"),
+        ("job", describe.job(result.manifest)),
+        ("checked", f"{units.count(result.files, 'file')}, {units.size(result.bytes)} stored"),
+        ("took", f"{units.seconds(result.seconds)}, {units.rate(result.bytes, result.seconds)}"),
     )
     return Outcome(
         payload={
             "image": result.image,
+            "image_id": result.manifest.image_id,
             "files": result.files,
             "bytes": result.bytes,
+            "raw_bytes": result.raw,
             "seconds": result.seconds,
         },
         page=Page("intact: every byte is what was written", Tone.GOOD, (Fields(rows),)),
