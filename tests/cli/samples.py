@@ -1,0 +1,245 @@
+"""Results and errors as the flows give them, for tests that look at how they are shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuckpt.flow.doctor import Check, DoctorResult
+from gpuckpt.flow.jobs import Job
+from gpuckpt.flow.request import DumpResult, RestoreResult
+from gpuckpt.flow.show import ShowResult
+from gpuckpt.flow.trial import Trial
+from gpuckpt.flow.verify import VerifyResult
+from gpuckpt.image.manifest import (
+    DumpOptions,
+    FileEntry,
+    FileRecord,
+    HostRecord,
+    ListenerRecord,
+    Manifest,
+    NvidiaRecord,
+    Outside,
+    ProcessRecord,
+    Totals,
+)
+from gpuckpt.model import (
+    Finding,
+    Gpu,
+    GpuUse,
+    Phase,
+    Process,
+    ProcessRef,
+    Receipt,
+    Severity,
+    TcpPolicy,
+)
+
+if TYPE_CHECKING:
+    from gpuckpt.image.damage import Damage
+
+GIB = 1 << 30
+UUID = "GPU-6c9b9a2e-8d5f-4a57-9b0e-2f1f4f0f9d11"
+
+RECEIPT = Receipt(
+    "dump",
+    "2026-07-14T03:02:11Z",
+    17.31,
+    (
+        Phase("look", 0.0, 0.41),
+        Phase("prepare", 0.41, 0.02),
+        Phase("lock", 0.43, 0.12),
+        Phase("checkpoint", 0.55, 6.72, 12 * GIB),
+        Phase("stream", 7.27, 8.11, int(14.5 * GIB)),
+        Phase("commit", 15.38, 0.93),
+        Phase("end", 16.31, 1.0),
+    ),
+)
+
+FINDINGS = (
+    Finding(
+        "io-uring",
+        Severity.BLOCKER,
+        "fd 5",
+        "an io_uring ring is open, and CRIU cannot dump one.",
+        "Start the job with kernel.io_uring_disabled=2, or without libuv's ring.",
+        pid=4711,
+    ),
+    Finding(
+        "gpu-leftover",
+        Severity.BLOCKER,
+        "/dev/nvidia0",
+        "a child forked without exec holds the GPU open, and the driver does not know it.",
+        "Use spawn or forkserver workers, or dump between epochs when the workers have ended.",
+        pid=4720,
+    ),
+    Finding(
+        "stdout-pipe",
+        Severity.WARNING,
+        "fd 1",
+        "stdout is a pipe to pid 4699 outside the tree: after a restore nobody reads it.",
+        "Let the job write to a file.",
+        pid=4711,
+    ),
+    Finding(
+        "gate-file-size",
+        Severity.BLOCKER,
+        "/home/user/experiments/2026-07/night-7/logs/train-rank0-of-8.log",
+        "it had 18,264 bytes at the dump and has 20,001 now.",
+        "Bring the file back to what it was.",
+    ),
+)
+
+
+def process_record(pid: int, ppid: int, argv: tuple[str, ...], cuda: str) -> ProcessRecord:
+    return ProcessRecord(
+        pid=pid,
+        ppid=ppid,
+        pgid=4711,
+        sid=4711,
+        start_time=881123,
+        threads=tuple(range(pid, pid + 3)),
+        comm=argv[0][:15],
+        argv=argv,
+        exe="/usr/bin/python3.11",
+        cwd="/home/user",
+        uid=1000,
+        gid=1000,
+        cuda=cuda,
+    )
+
+
+MANIFEST = Manifest(
+    needs=("criu-stream", "cuda-in-pages"),
+    image_id="5f0c1c5a9d",
+    created="2026-07-14T03:02:11Z",
+    gpuckpt="0.1.0",
+    criu="4.2.1",
+    root_pid=4711,
+    host=HostRecord(
+        hostname="node7",
+        kernel="6.18.5",
+        boot_id="b",
+        arch="x86_64",
+        libc="glibc 2.36",
+        cpu_model="AMD EPYC 9654 96-Core Processor",
+        cpu_flags=("avx2",),
+        memory_total=512 * GIB,
+    ),
+    nvidia=NvidiaRecord(
+        driver="580.159.04",
+        cuda="13.0",
+        gpus=(Gpu(0, UUID, "NVIDIA H200", 140 * GIB, 128 * GIB, "0000:01:00.0"),),
+        uses=(GpuUse(4711, UUID, 12 * GIB),),
+    ),
+    tree=(
+        process_record(4711, 1, ("python", "train.py", "--epochs", "90"), "running"),
+        process_record(4720, 4711, ("python", "-c", "worker\nloop"), "none"),
+    ),
+    ids=(4711, 4712, 4713, 4720),
+    options=DumpOptions(
+        tcp=TcpPolicy.NONE, file_locks=False, shell_job=False, link_remap=False, leave_running=False
+    ),
+    outside=Outside(
+        files=(
+            FileRecord(
+                path="/home/user/train.log", size=18264, mode=0o644, build_id="", mtime_ns=1
+            ),
+            FileRecord(
+                path="/usr/bin/python3.11", size=6_000_000, mode=0o755, build_id="ab", mtime_ns=1
+            ),
+        ),
+        listeners=(ListenerRecord(protocol="tcp", address="127.0.0.1", port=29500),),
+        terminals=("/dev/pts/3",),
+    ),
+    labels={"run": "night-7"},
+    files=(
+        FileEntry(
+            name="pages-1.img",
+            raw_size=int(14.5 * GIB),
+            stored_size=int(12.1 * GIB),
+            frames=3712,
+            stored_blake3="0" * 64,
+            table_blake3="0" * 64,
+        ),
+    ),
+    totals=Totals(raw=int(14.5 * GIB), stored=int(12.1 * GIB), pages=int(14.2 * GIB)),
+    receipt=RECEIPT,
+)
+
+
+def process(pid: int, ppid: int, **given: object) -> Process:
+    fields: dict[str, object] = {
+        "pgid": pid,
+        "sid": pid,
+        "state": "S",
+        "threads": (pid,),
+        "comm": "python",
+        "argv": ("python", "train.py"),
+        "exe": "/usr/bin/python3.11",
+        "cwd": "/",
+        "uid": 0,
+        "gid": 0,
+        "rss": 0,
+    }
+    return Process(ref=ProcessRef(pid, pid), ppid=ppid, **{**fields, **given})  # type: ignore[arg-type]
+
+
+IMAGE = Path("/var/ckpt/maintenance-2026-07/python-4711-20260714T030211Z.gpuckpt")
+
+
+def dump_result(*, running: bool = False) -> DumpResult:
+    return DumpResult(
+        image=IMAGE,
+        manifest=MANIFEST,
+        receipt=RECEIPT,
+        findings=(FINDINGS[2],),
+        pause=15.8,
+        running=running,
+    )
+
+
+def restore_result() -> RestoreResult:
+    return RestoreResult(
+        image=IMAGE,
+        root_pid=4711,
+        pids=(4711, 4720),
+        receipt=RECEIPT,
+        findings=(),
+        gpu_map={UUID: "GPU-other"},
+    )
+
+
+def verify_result(image: Path = IMAGE, *damage: Damage) -> VerifyResult:
+    return VerifyResult(image, MANIFEST, 31, 12 * GIB, 14 * GIB, 4.2, damage)
+
+
+def results() -> dict[str, object]:
+    """What the flows that need no request answer, by their name."""
+    job = Job(process(4711, 1), cuda_pids=(4711, 4712), gpu_bytes=12 * GIB)
+    hostile = Job(
+        process(99, 1, argv=("python", "-c", "\x1b[2J\nno such job")),
+        cuda_pids=(99,),
+        gpu_bytes=GIB,
+    )
+    trial = Trial("gpu", 4711, 6, 12, GIB, dump_result(), restore_result())
+    return {
+        "verify": verify_result(),
+        "show": ShowResult(MANIFEST, IMAGE, ()),
+        "jobs": (job, hostile),
+        "doctor": DoctorResult(
+            (
+                Check("kernel", "ok", "6.18.5"),
+                Check("persistence", "warning", "off on GPU 0", "nvidia-smi -pm 1"),
+            )
+        ),
+        "demo": trial,
+    }
+
+
+SICK = DoctorResult(
+    (
+        Check("kernel", "ok", "6.18.5"),
+        Check("criu", "failed", "CRIU was not found", "Run bin/install-criu."),
+    )
+)

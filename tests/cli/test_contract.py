@@ -1,0 +1,275 @@
+"""The contract with programs: exit statuses, the JSON object, what -q prints, events on stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuckpt import errors
+from gpuckpt.cli import failure
+from gpuckpt.image.damage import Damage
+from tests.cli import samples
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.cli.conftest import Flows, Ran
+
+COMMANDS = {
+    "dump": ("dump", "4711"),
+    "restore": ("restore", "image"),
+    "verify": ("verify", "image"),
+    "show": ("show", "image"),
+    "jobs": ("jobs",),
+    "doctor": ("doctor",),
+    "demo": ("demo",),
+}
+RESULTS = {
+    "dump": {
+        "image",
+        "image_id",
+        "root_pid",
+        "pids",
+        "running",
+        "pause",
+        "totals",
+        "labels",
+        "findings",
+        "receipt",
+    },
+    "restore": {"image", "root_pid", "pids", "gpu_map", "findings", "receipt"},
+    "verify": {"image", "image_id", "files", "bytes", "raw_bytes", "seconds"},
+    "show": {"path", "unknown_needs", "manifest"},
+    "jobs": {"jobs"},
+    "doctor": {"checks"},
+    "demo": {"device", "pid", "last", "ticks", "gpu_bytes", "totals", "dump", "restore"},
+}
+QUIET = {
+    "dump": f"{samples.IMAGE}\n",
+    "restore": "4711\n",
+    "verify": "",
+    "show": f"{samples.MANIFEST.image_id}\n",
+    "jobs": "4711\n99\n",
+    "doctor": "",
+    "demo": "",
+}
+PATIENCE = 60.0  # seconds; one Python starts
+
+
+def made(error: type[errors.GpuckptError]) -> errors.GpuckptError:
+    """Return an error of the class with everything an error can carry."""
+    if error is errors.Interrupted:
+        return errors.Interrupted(signal.SIGTERM)
+    found = error.__new__(error)
+    errors.GpuckptError.__init__(
+        found,
+        "it broke",
+        hint="try this",
+        findings=samples.FINDINGS,
+        log=Path("/var/log/it"),
+        excerpt=["Error (file.c:1)"],
+    )
+    return found
+
+
+def every_error() -> list[type[errors.GpuckptError]]:
+    def family(root: type[errors.GpuckptError]) -> list[type[errors.GpuckptError]]:
+        return [root, *(one for child in root.__subclasses__() for one in family(child))]
+
+    return family(errors.GpuckptError)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_json_is_one_object(name: str, gpuckpt: Callable[..., Ran], flows: Flows) -> None:
+    ran = gpuckpt(*COMMANDS[name], "--json")
+    assert ran.code == 0
+    assert set(ran.json) == {"schema", "command", "ok", "exit_code", "result"}
+    assert ran.json["schema"] == "gpuckpt/1"
+    assert (ran.json["command"], ran.json["ok"], ran.json["exit_code"]) == (name, True, 0)
+    assert set(ran.json["result"]) == RESULTS[name]
+    assert flows.requests
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.usefixtures("flows")
+def test_quiet_prints_what_a_script_needs(name: str, gpuckpt: Callable[..., Ran]) -> None:
+    for line in ((*COMMANDS[name], "-q"), ("-q", *COMMANDS[name])):
+        ran = gpuckpt(*line)
+        assert (ran.code, ran.out) == (0, QUIET[name])
+        assert "warning" in ran.err or ran.err == ""
+        assert "lock" not in ran.err
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+@pytest.mark.usefixtures("flows")
+def test_switches_stand_before_or_after_the_command(
+    place: str, gpuckpt: Callable[..., Ran]
+) -> None:
+    switches = ("--json", "--progress=json")
+    line = (*switches, "dump", "5") if place == "before" else ("dump", "5", *switches)
+    ran = gpuckpt(*line)
+    assert ran.json["ok"]
+    assert [json.loads(line)["event"] for line in ran.err.splitlines()]
+
+
+@pytest.mark.parametrize("error", every_error(), ids=lambda error: error.__name__)
+def test_every_error_ends_with_its_code(
+    error: type[errors.GpuckptError], gpuckpt: Callable[..., Ran], flows: Flows
+) -> None:
+    flows.error = made(error)
+    ran = gpuckpt("dump", 4711)
+    assert ran.code == flows.error.exit_code
+    assert ran.out == ""
+    assert f"error: {error.name}, exit {ran.code}" in ran.err.splitlines()
+    assert flows.error.message in ran.err
+
+
+@pytest.mark.parametrize("error", every_error(), ids=lambda error: error.__name__)
+def test_every_error_as_json(
+    error: type[errors.GpuckptError], gpuckpt: Callable[..., Ran], flows: Flows
+) -> None:
+    flows.error = made(error)
+    ran = gpuckpt("dump", 4711, "--json")
+    assert set(ran.json) == {"schema", "command", "ok", "exit_code", "error"}
+    assert (ran.json["command"], ran.json["ok"]) == ("dump", False)
+    assert ran.json["exit_code"] == ran.code == flows.error.exit_code
+    told = ran.json["error"]
+    assert set(told) == {"name", "message", "hint", "job", "findings", "log", "excerpt"}
+    assert (told["name"], told["message"]) == (error.name, flows.error.message)
+    assert len(told["findings"]) == len(flows.error.findings)
+    for finding in told["findings"]:
+        assert set(finding) == {"id", "severity", "object", "reason", "remedy", "pid"}
+
+
+@pytest.mark.usefixtures("flows")
+def test_doctor_fails_with_its_result(
+    gpuckpt: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuckpt.flow.doctor.doctor", lambda *_: samples.SICK)
+    ran = gpuckpt("doctor", "--json")
+    assert ran.code == ran.json["exit_code"] == 3
+    assert not ran.json["ok"]
+    assert [check["status"] for check in ran.json["result"]["checks"]] == ["ok", "failed"]
+    assert ran.json["error"]["name"] == "host_unfit"
+    assert gpuckpt("doctor", "-q").code == 3
+    assert "failed criu: CRIU was not found; remedy:" in gpuckpt("doctor").out
+
+
+def test_damage_found_by_verify_is_an_error(
+    gpuckpt: Callable[..., Ran], flows: Flows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damage = Damage("criu/pages-1.img.zst", "its digest does not match", frame=3, offset=4096)
+    sick = samples.verify_result(samples.IMAGE, damage)
+    monkeypatch.setattr("gpuckpt.flow.verify.verify", flows.answer(sick))
+    ran = gpuckpt("verify", "image", "--json")
+    assert ran.code == 7
+    assert ran.json["error"]["name"] == "image_damaged"
+    assert ran.json["error"]["findings"][0]["object"] == "criu/pages-1.img.zst"
+
+
+def test_wait_ends_with_the_jobs_own_status(gpuckpt: Callable[..., Ran], flows: Flows) -> None:
+    ran = gpuckpt("restore", "image", "--wait", "-q")
+    assert (ran.code, ran.out) == (7, "4711\n")
+    ran = gpuckpt("restore", "image", "--wait", "--json")
+    assert ran.code == ran.json["exit_code"] == ran.json["result"]["job_exit"] == 7
+    assert ran.json["ok"]
+    flows.job_exit = 0
+    assert gpuckpt("restore", "image", "--wait").code == 0
+
+
+def test_events_tell_the_story_in_order(gpuckpt: Callable[..., Ran], flows: Flows) -> None:
+    events = [json.loads(line) for line in gpuckpt("dump", 5, "--progress=json").err.splitlines()]
+    assert [event["event"] for event in events if event["event"] != "bytes"] == [
+        *("begin", "end", "begin", "end", "note", "warning"),
+    ]
+    ended = [event for event in events if event["event"] == "end"]
+    assert [(event["name"], event["ok"], event["bytes"]) for event in ended] == [
+        ("lock", True, 0),
+        ("criu", True, 2 << 20),
+    ]
+    assert all(event["time"].endswith("Z") for event in events)
+    flows.error = errors.WriteFailed("disk full")
+    events = [json.loads(line) for line in gpuckpt("dump", 5, "--progress=json").err.splitlines()]
+    assert events[-2]["ok"] is False
+    assert (events[-1]["event"], events[-1]["name"]) == ("error", "write_failed")
+
+
+def test_what_nobody_foresaw_is_a_bug_with_its_trace_kept(
+    gpuckpt: Callable[..., Ran], flows: Flows, tmp_path: Path
+) -> None:
+    (tmp_path / "state").mkdir()
+    flows.error = ZeroDivisionError("division by zero")
+    ran = gpuckpt("dump", 5, "--json")
+    assert ran.code == ran.json["exit_code"] == 1
+    assert ran.json["error"]["name"] == "bug"
+    kept = Path(ran.json["error"]["log"])
+    assert kept.parent == tmp_path / "state"
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert "ZeroDivisionError: division by zero" in kept.read_text()
+
+
+def test_a_trace_is_kept_where_the_state_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    bug = failure.unforeseen(ValueError("x"), tmp_path / "missing")
+    assert bug.log is not None
+    assert bug.log.parent == tmp_path
+
+
+@pytest.mark.usefixtures("flows")
+def test_names_that_are_no_text_pass_through(
+    gpuckpt: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = Path(os.fsdecode(b"/odd-\xff-\xc3\xa4"))
+    monkeypatch.setattr("gpuckpt.flow.verify.verify", lambda *_: samples.verify_result(odd))
+    told = gpuckpt("verify", odd, "--json").json["result"]["image"]
+    assert os.fsencode(told) == b"/odd-\xff-\xc3\xa4"
+
+
+def test_a_result_that_cannot_be_written_is_no_success() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "gpuckpt", "jobs", "--json"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=PATIENCE,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert b"its result could not be written" in done.stderr
+
+
+@pytest.mark.parametrize("line", ["--help", "--version", "dump --help"])
+def test_help_that_cannot_be_written_ends_in_one_line(line: str) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "gpuckpt", *line.split()],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=PATIENCE,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_a_reader_that_went_away_does_no_harm() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "gpuckpt", "jobs", "-q"],
+        stdout=subprocess.PIPE,
+        stderr=writing,
+        timeout=PATIENCE,
+        check=False,
+    )
+    os.close(writing)
+    assert done.returncode == 0

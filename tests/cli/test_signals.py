@@ -1,0 +1,128 @@
+"""What signals do to a command: a request, an answer on stderr, an exit status."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.cli import samples
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gpuckpt.flow.interrupts import Interrupts
+    from tests.cli.conftest import Flows, Ran
+
+PATIENCE = 20.0  # seconds for a thread to answer
+
+
+@contextmanager
+def ignored(signum: signal.Signals) -> Iterator[None]:
+    before = signal.signal(signum, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signum, before)
+
+
+def answered(reporter: Any, words: str) -> None:
+    """Wait until the thread that answers signals has said something."""
+    told: list[str] = reporter.told
+    ends = time.monotonic() + PATIENCE
+    while not any(words in line for line in told):
+        assert time.monotonic() < ends, told
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def signalled(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., object]], None]:
+    """Return a function that puts a flow in the place of dump, with a reporter that remembers."""
+
+    def install(act: Callable[..., object]) -> None:
+        def dump(_t: object, _r: object, reporter: Any, interrupts: Interrupts) -> object:
+            told: list[str] = []
+            warn = reporter.warn
+
+            def remember(text: str) -> None:
+                told.append(text)
+                warn(text)
+
+            reporter.warn, reporter.told = remember, told
+            return act(reporter, interrupts)
+
+        monkeypatch.setattr("gpuckpt.flow.dump.dump", dump)
+
+    return install
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.usefixtures("flows")
+def test_a_signal_is_a_request_and_an_exit_status(
+    signum: signal.Signals,
+    gpuckpt: Callable[..., Ran],
+    signalled: Callable[[Callable[..., object]], None],
+) -> None:
+    def act(reporter: Any, interrupts: Interrupts) -> None:
+        os.kill(os.getpid(), signum)
+        answered(reporter, "stopping at the next safe place")
+        os.kill(os.getpid(), signal.SIGINT)
+        answered(reporter, "SIGINT again")
+        interrupts.check()
+
+    signalled(act)
+    before = signal.getsignal(signum)
+    ran = gpuckpt("dump", 5)
+    assert ran.code == 128 + signum
+    assert f"gpuckpt dump: {signum.name}: interrupted" in ran.err
+    assert signal.getsignal(signum) == before
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+@pytest.mark.usefixtures("flows")
+def test_a_signal_that_was_ignored_stays_ignored(
+    gpuckpt: Callable[..., Ran], signalled: Callable[[Callable[..., object]], None]
+) -> None:
+    """Under nohup a hang-up must not undo a dump."""
+
+    def act(_reporter: Any, interrupts: Interrupts) -> object:
+        os.kill(os.getpid(), signal.SIGHUP)
+        interrupts.check()
+        return samples.dump_result()
+
+    signalled(act)
+    with ignored(signal.SIGHUP):
+        assert gpuckpt("dump", 5).code == 0
+
+
+@pytest.mark.usefixtures("flows")
+def test_stopping_gpuckpt_would_leave_the_job_frozen(
+    gpuckpt: Callable[..., Ran], signalled: Callable[[Callable[..., object]], None]
+) -> None:
+    def act(reporter: Any, interrupts: Interrupts) -> object:
+        os.kill(os.getpid(), signal.SIGTSTP)
+        answered(reporter, "SIGTSTP is ignored")
+        interrupts.check()
+        return samples.dump_result()
+
+    signalled(act)
+    assert gpuckpt("dump", 5).code == 0
+
+
+def test_with_wait_signals_are_the_jobs(
+    gpuckpt: Callable[..., Ran], flows: Flows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait_for(_tools: object, _pid: int, interrupts: Interrupts) -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert interrupts.pending == signal.SIGTERM
+        return 128 + signal.SIGTERM
+
+    monkeypatch.setattr("gpuckpt.flow.restore.wait_for", wait_for)
+    ran = gpuckpt("restore", "image", "--wait")
+    assert ran.code == 143
+    assert "gpuckpt: note: SIGTERM is passed on to the job" in ran.err
+    assert flows.requests
