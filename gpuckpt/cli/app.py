@@ -23,7 +23,7 @@ from gpuckpt.cli.demo import demo
 from gpuckpt.cli.doctor import doctor
 from gpuckpt.cli.dump import dump
 from gpuckpt.cli.jobs import jobs
-from gpuckpt.cli.options import AsJson, Progress, Quiet, Verbose
+from gpuckpt.cli.options import AsJson, Progress, Quiet, Verbose, Version
 from gpuckpt.cli.restore import restore
 from gpuckpt.cli.settings import Settings
 from gpuckpt.cli.show import show
@@ -102,9 +102,9 @@ def build(*, plain: bool) -> typer.Typer:
         rich_markup_mode=None if plain else "rich",
         pretty_exceptions_enable=False,
     )
-    app.callback(invoke_without_command=True)(_root)
+    app.callback(invoke_without_command=True, help=_prose(_root))(_root)
     for name, handler in COMMANDS.items():
-        app.command(name)(_parsed(name, handler))
+        app.command(name, help=_prose(handler))(_parsed(name, handler))
     return app
 
 
@@ -115,7 +115,7 @@ def _root(
     quiet: Quiet = False,
     verbose: Verbose = False,
     progress: Progress = None,
-    version: bool = typer.Option(False, "--version", help="Show the version and exit."),
+    version: Version = False,
 ) -> None:
     """Take a running GPU job off its host and bring it back.
 
@@ -128,6 +128,12 @@ def _root(
     context.obj = _settings(json=json, quiet=quiet, verbose=verbose, progress=progress)
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), err=True)
+
+
+def _prose(handler: Callable[..., object]) -> str:
+    """Return a docstring as paragraphs: the lines of the source are not those of the screen."""
+    paragraphs = inspect.cleandoc(handler.__doc__ or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 def _parsed(name: str, handler: Handler) -> Callable[..., Invocation]:
@@ -146,7 +152,6 @@ def _parsed(name: str, handler: Handler) -> Callable[..., Invocation]:
     options = [parameter.replace(kind=keyword) for parameter in (*own, *common)]
     command.__signature__ = inspect.Signature([first, *options])  # type: ignore[attr-defined]
     command.__annotations__ = {}
-    command.__doc__ = handler.__doc__
     command.__name__ = name
     return command
 

@@ -25,7 +25,7 @@ def _option(
     name: str,
     *short: str,
     help: str,  # noqa: A002 - typer's own word
-    metavar: str | None = None,
+    metavar: str = "",  # none for a flag
     parser: Callable[[str], Any] | None = None,
     panel: str | None = None,
 ) -> Any:  # noqa: ANN401 - typer's own annotation
@@ -96,6 +96,8 @@ Progress = Annotated[
         panel=_OUTPUT_PANEL,
     ),
 ]
+
+Version = Annotated[bool, typer.Option("--version", metavar="", help="Show the version and exit.")]
 
 # --- dump ----------------------------------------------------------------------------------------
 Output = Annotated[

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpuckpt.errors import CudaCallFailed
 from gpuckpt.model import CudaState
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def jobs(tools: Toolbox) -> tuple[Job, ...]:
 
     Raises:
         NotPrivileged: this user may not look into all processes.
+        DriverUnfit: nothing here can ask the driver.
     """
     if tools.nvidia.facts() is None:
         return ()
@@ -133,8 +135,13 @@ def _cuda_pids(tools: Toolbox) -> tuple[int, ...]:
     everyone = tools.proc.pids()
     known = {use.pid for use in tools.nvidia.uses(everyone)}
     known |= _holders(tools, everyone)
-    states = tools.cuda.states(sorted(known))
-    return tuple(pid for pid in sorted(known) if states[pid] is not CudaState.NONE)
+    try:
+        states = tools.cuda.states(sorted(known))
+    except CudaCallFailed as why:
+        # one process that does not answer must not hide the others, nor itself
+        told = (one for one in why.outcomes if not one.gone)
+        states = {one.pid: one.after or CudaState.FAILED for one in told}
+    return tuple(pid for pid in sorted(states) if states[pid] is not CudaState.NONE)
 
 
 def _holders(tools: Toolbox, pids: Iterable[int]) -> set[int]:

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gpuckpt.errors import CudaCallFailed
 from gpuckpt.flow import jobs
 from gpuckpt.model import (
+    CudaOutcome,
     CudaState,
     DeviceUse,
     GpuUse,
@@ -213,6 +215,30 @@ def test_the_driver_has_the_last_word_on_what_is_a_gpu_process() -> None:
     host = FakeHost(processes, {200: 5})
     found = jobs.jobs(host)  # type: ignore[arg-type]
     assert [(job.root.pid, job.gpu_bytes) for job in found] == [(200, 5), (201, 0)]
+
+
+def test_a_process_that_does_not_answer_is_listed_and_hides_nobody() -> None:
+    processes = table(
+        process(200, 1, 200, 200, "python train.py"),
+        process(201, 1, 201, 201, "python hangs.py"),
+        process(202, 1, 202, 202, "python gone.py"),
+    )
+    host = FakeHost(processes, {200: 5, 201: 6, 202: 7})
+
+    def states(pids: Sequence[int]) -> dict[int, CudaState]:
+        assert {200, 201, 202} <= set(pids)
+        raise CudaCallFailed(
+            "state",
+            (
+                CudaOutcome(200, "state", after=CudaState.RUNNING),
+                CudaOutcome(201, "state", error="NO_ANSWER"),
+                CudaOutcome(202, "state", error="GONE", gone=True),
+                CudaOutcome(203, "state", after=CudaState.NONE),
+            ),
+        )
+
+    host.states = states  # type: ignore[method-assign]
+    assert [job.root.pid for job in jobs.jobs(host)] == [200, 201]  # type: ignore[arg-type]
 
 
 def test_without_a_driver_nobody_is_asked_anything() -> None:
