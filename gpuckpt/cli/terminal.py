@@ -170,16 +170,15 @@ def _findings(screen: Console, findings: tuple[Finding, ...]) -> None:
     pids = max(len(_pid(found)) for found in findings)
     for number, found in enumerate(findings):
         tone = Tone.BAD if found.blocks else Tone.WARNING
+        name = Text(found.id.ljust(ids), style=f"bold {STYLES[tone]}")
+        cells = [mark(screen, tone), name, Text(units.printable(found.object), style="bold")]
+        if pids:
+            cells.insert(2, Text(_pid(found).ljust(pids)))
         head = Grid.grid(padding=(0, 2, 0, 0))
-        for width in (1, ids, pids):
-            head.add_column(width=width, no_wrap=True)
+        for _ in cells[:-1]:
+            head.add_column(no_wrap=True)
         head.add_column(overflow="fold")
-        head.add_row(
-            mark(screen, tone),
-            Text(found.id, style=f"bold {STYLES[tone]}"),
-            _pid(found),
-            Text(units.printable(found.object), style="bold"),
-        )
+        head.add_row(*cells)
         if number:
             screen.print()
         _print(screen, head)

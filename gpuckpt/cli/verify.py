@@ -29,7 +29,11 @@ def outcome(result: VerifyResult) -> Outcome:
     if result.damage:
         places = units.count(len(result.damage), "damaged place")
         findings = tuple(damage.finding() for damage in result.damage)
-        raise ImageDamaged(f"{places} in {result.image}", findings=findings)
+        raise ImageDamaged(
+            f"{places} in {result.image}",
+            hint="Restore from another copy of the image.",
+            findings=findings,
+        )
     rows = (
         ("image", str(result.image)),
         ("job", describe.job(result.manifest)),
