@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from gpuckpt.tools.criu import DumpRun, RestoreRun
     from gpuckpt.tools.files import HostFile
+    from gpuckpt.tools.look import Look
     from gpuckpt.tools.net import PortState
 
 
@@ -50,6 +51,9 @@ class ProcTool(Protocol):
 
     def devices(self, pids: Iterable[int]) -> tuple[DeviceUse, ...]:
         """Return every GPU-like device file the processes hold by descriptor or mapping."""
+
+    def look(self, tree: Tree) -> Look:
+        """Return all that matters of a tree before a dump, read only."""
 
     def taken(self, ids: Iterable[int]) -> tuple[int, ...]:
         """Return those of the numbers that a task, thread or zombie uses now."""

@@ -22,6 +22,7 @@ _CAPABILITIES: Final = {
     7: "CAP_SETUID",
     8: "CAP_SETPCAP",
     12: "CAP_NET_ADMIN",
+    18: "CAP_SYS_CHROOT",
     19: "CAP_SYS_PTRACE",
     21: "CAP_SYS_ADMIN",
 }

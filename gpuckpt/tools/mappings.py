@@ -32,13 +32,18 @@ class Mapped:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """The file behind a mapping: `bytes` on disk, `rdev` (major, minor) of a device node."""
+    """The file behind a mapping.
+
+    `bytes` on disk; `rdev` is (major, minor) of a device node, None if it is no such thing, and
+    `block` says whether it is a block device.
+    """
 
     inode: int
     device: int
     links: int
     bytes: int
     rdev: tuple[int, int] | None
+    block: bool
 
 
 def mappings(process: Path | str) -> tuple[Mapped, ...]:
@@ -77,4 +82,11 @@ def behind(process: Path | str, mapped: Mapped) -> Behind | None:
         return None
     node = stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode)
     rdev = (os.major(found.st_rdev), os.minor(found.st_rdev)) if node else None
-    return Behind(found.st_ino, found.st_dev, found.st_nlink, found.st_blocks * 512, rdev)
+    return Behind(
+        inode=found.st_ino,
+        device=found.st_dev,
+        links=found.st_nlink,
+        bytes=found.st_blocks * 512,
+        rdev=rdev,
+        block=stat.S_ISBLK(found.st_mode),
+    )

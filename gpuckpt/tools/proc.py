@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from gpuckpt.errors import NoSuchProcess, NotPrivileged
 from gpuckpt.model import DeviceUse, Process, ProcessRef, Tree
 from gpuckpt.tools.descriptors import plain, targets
+from gpuckpt.tools.look import Look, look
 from gpuckpt.tools.mappings import mappings
 from gpuckpt.tools.procfs import (
     Stat,
@@ -139,6 +140,10 @@ class Proc:
             found += [DeviceUse(pid, fd, path) for fd, path in held if _GPU_NODES.fullmatch(path)]
             found += [DeviceUse(pid, None, path) for path in mapped if _GPU_NODES.fullmatch(path)]
         return tuple(found)
+
+    def look(self, tree: Tree) -> Look:
+        """Return all that matters of a tree before a dump; see tools/look.py."""
+        return look(self.root, tree, self.ancestors(tree.root.pid))
 
     def taken(self, ids: Iterable[int]) -> tuple[int, ...]:
         """Return those of the numbers that cannot be given to a new task now, sorted.

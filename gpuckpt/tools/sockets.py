@@ -1,0 +1,142 @@
+"""Sockets by inode: TCP from /proc/net, Unix sockets and their peers from the kernel's sock_diag.
+
+/proc/net/unix does not say who is connected to whom; NETLINK_SOCK_DIAG does (Linux 3.3).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from gpuckpt.tools.procfs import read, text
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterator
+    from pathlib import Path
+
+LISTENING: Final = 10
+UNCONNECTED: Final = 7
+
+_HEADER: Final = struct.Struct("=IHHII")  # struct nlmsghdr
+_REQUEST: Final = struct.Struct("=BBHIIIII")  # struct unix_diag_req
+_ANSWER: Final = struct.Struct("=BBBBIII")  # struct unix_diag_msg
+_ATTRIBUTE: Final = struct.Struct("=HH")  # struct rtattr
+_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY = 4, 20
+_REQUEST_DUMP: Final = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
+_DONE, _ERROR = 3, 2
+_SHOW_NAME, _SHOW_PEER = 1, 4
+_NAME, _PEER = 0, 2
+_KINDS: Final = {1: "stream", 2: "dgram", 5: "seqpacket"}
+_PATIENCE: Final = 10.0  # seconds; the kernel answers in milliseconds or not at all
+
+
+@dataclass(frozen=True, slots=True)
+class InetSocket:
+    """One TCP socket; `state` as in <net/tcp_states.h>."""
+
+    inode: int
+    local: str
+    local_port: int
+    remote: str
+    remote_port: int
+    state: int
+
+    @property
+    def connected(self) -> bool:
+        """Whether it has, is making or is closing a connection."""
+        return self.state not in {LISTENING, UNCONNECTED}
+
+
+@dataclass(frozen=True, slots=True)
+class UnixSocket:
+    """One Unix socket; `peer` is the inode it is connected to, 0 if none or not yet accepted."""
+
+    inode: int
+    kind: str
+    name: str
+    peer: int
+
+
+def tcp_sockets(process: Path | str, inodes: Container[int]) -> tuple[InetSocket, ...]:
+    """Return those TCP sockets that have one of the inodes, in this process's net namespace."""
+    found: list[InetSocket] = []
+    for table in ("tcp", "tcp6"):
+        lines = text(read(f"{process}/net/{table}") or b"").splitlines()[1:]
+        # the inode is the tenth field; a busy host has 100,000 lines of other people's sockets
+        found += [
+            _tcp(fields)
+            for line in lines
+            if len(fields := line.split(None, 10)) > 9  # noqa: PLR2004
+            and int(fields[9]) in inodes
+        ]
+    return tuple(found)
+
+
+def unix_sockets() -> dict[int, UnixSocket]:
+    """Return all Unix sockets of this process's net namespace by inode.
+
+    Raises:
+        OSError: the kernel has no unix_diag.
+    """
+    family = socket.AF_NETLINK
+    with socket.socket(family, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as link:
+        link.settimeout(_PATIENCE)
+        body = _REQUEST.pack(socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, _SHOW_NAME | _SHOW_PEER, 0, 0)
+        size = _HEADER.size + len(body)
+        link.send(_HEADER.pack(size, _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, 1, 0) + body)
+        found = (_unix(payload) for payload in _answers(link))
+        return {one.inode: one for one in found}
+
+
+def _answers(link: socket.socket) -> Iterator[bytes]:
+    """Read a netlink dump to its end, message by message."""
+    while True:
+        raw = link.recv(1 << 20)
+        at = 0
+        while at + _HEADER.size <= len(raw):
+            size, kind, *_ = _HEADER.unpack_from(raw, at)
+            payload = raw[at + _HEADER.size : at + size]
+            if kind == _DONE:
+                return
+            if kind == _ERROR:
+                number = -int.from_bytes(payload[:4], "little", signed=True)
+                raise OSError(number, os.strerror(number))
+            yield payload
+            at += (size + 3) & ~3
+
+
+def _unix(payload: bytes) -> UnixSocket:
+    _, kind, _, _, inode, *_ = _ANSWER.unpack_from(payload)
+    name, peer, at = "", 0, _ANSWER.size
+    while at + _ATTRIBUTE.size <= len(payload):
+        size, attribute = _ATTRIBUTE.unpack_from(payload, at)
+        value = payload[at + _ATTRIBUTE.size : at + size]
+        if attribute == _NAME:
+            # a leading zero byte marks a name that is no path; people write it as @
+            name = text(
+                value.replace(b"\0", b"@", 1) if value[:1] == b"\0" else value.rstrip(b"\0")
+            )
+        elif attribute == _PEER:
+            peer = int.from_bytes(value, "little")
+        at += (max(size, _ATTRIBUTE.size) + 3) & ~3
+    return UnixSocket(inode, _KINDS.get(kind, str(kind)), name, peer)
+
+
+def _tcp(fields: list[str]) -> InetSocket:
+    local, local_port = _end(fields[1])
+    remote, remote_port = _end(fields[2])
+    return InetSocket(int(fields[9]), local, local_port, remote, remote_port, int(fields[3], 16))
+
+
+def _end(written: str) -> tuple[str, int]:
+    """Read ADDRESS:PORT: four-byte words of the machine's order, in hex."""
+    address, _, port = written.partition(":")
+    words = bytes.fromhex(address)
+    raw = b"".join(words[at : at + 4][::-1] for at in range(0, len(words), 4))
+    found = ipaddress.ip_address(raw)
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return str(mapped or found), int(port, 16)
