@@ -1,0 +1,127 @@
+"""The facts a dump is judged by, gathered once and read only.
+
+Everything slow or foreign happens in `gather`; what follows from the facts is computed from them
+alone, so that a recorded set of facts can be judged anywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gpuckpt.model import CudaState, GpuUse, HostFacts, NvidiaFacts, Tree
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from gpuckpt.flow.toolbox import Toolbox
+    from gpuckpt.tools.look import Look
+
+
+@dataclass(frozen=True, slots=True)
+class DumpNeeds:
+    """What CRIU has to be told for this tree; a restore repeats the first three.
+
+    `ghost_bytes` counts deleted files that go into the image, `largest_ghost` the biggest of them.
+    """
+
+    shell_job: bool
+    file_locks: bool
+    link_remap: bool
+    ghost_bytes: int
+    largest_ghost: int
+
+
+@dataclass(frozen=True, slots=True)
+class DumpFacts:
+    """All there is to know before a dump. Sizes in bytes.
+
+    `memory_available` is what the tightest CUDA process can still get; `free_bytes` what the
+    destination has room for, None if there is no destination yet.
+    """
+
+    tree: Tree
+    look: Look
+    host: HostFacts
+    nvidia: NvidiaFacts | None = None
+    states: Mapping[int, CudaState] = field(default_factory=dict)
+    uses: tuple[GpuUse, ...] = ()
+    memory_available: int = 0
+    free_bytes: int | None = None
+
+    @property
+    def cuda_pids(self) -> tuple[int, ...]:
+        """The processes for which the driver knows a state."""
+        return tuple(
+            pid for pid in self.tree.pids if self.states.get(pid, CudaState.NONE) != CudaState.NONE
+        )
+
+    @property
+    def gpu_bytes_known(self) -> bool:
+        """Whether NVML said of every CUDA process how much it holds."""
+        said = {use.pid for use in self.uses if use.bytes}
+        return said.issuperset(self.cuda_pids)
+
+    @property
+    def gpu_bytes(self) -> int:
+        """The GPU memory the tree holds; at most all that is in use, where NVML does not say."""
+        if not self.cuda_pids:
+            return 0
+        if self.gpu_bytes_known or self.nvidia is None:
+            return sum(use.bytes for use in self.uses)
+        return sum(gpu.memory_total - gpu.memory_free for gpu in self.nvidia.gpus)
+
+    @property
+    def needs(self) -> DumpNeeds:
+        """What CRIU has to be told."""
+        root = self.tree.root
+        ghosts = [file.bytes for file in self.look.deleted if not file.links]
+        return DumpNeeds(
+            shell_job=root.sid != root.pid or bool(self.look.terminals),
+            file_locks=bool(self.look.locks),
+            link_remap=any(file.links for file in self.look.deleted),
+            ghost_bytes=sum(ghosts),
+            largest_ghost=max(ghosts, default=0),
+        )
+
+    @property
+    def image_bytes(self) -> int:
+        """The raw size to expect: memory beside files, GPU memory, deleted files, and a little.
+
+        Shared memory is counted once, as large as the process that has most of it.
+        """
+        memory = sum(task.memory for task in self.look.tasks)
+        shared = [task.shared_memory for task in self.look.tasks]
+        memory -= sum(shared) - max(shared, default=0)
+        raw = memory + self.gpu_bytes + self.needs.ghost_bytes
+        return raw + raw // 20
+
+
+def gather(
+    tools: Toolbox, tree: Tree, states: Mapping[int, CudaState], destination: Path | None
+) -> DumpFacts:
+    """Look at a tree, its host and its GPUs before a dump; nothing is changed anywhere.
+
+    Args:
+        tools: where to look.
+        tree: the processes to dump.
+        states: what the driver said of each pid; a pid that is missing has no CUDA.
+        destination: the folder the image will be made in.
+
+    Raises:
+        OSError: the destination cannot be asked for its room.
+    """
+    cuda = [pid for pid in tree.pids if states.get(pid, CudaState.NONE) != CudaState.NONE]
+    return DumpFacts(
+        tree=tree,
+        look=tools.proc.look(tree),
+        host=tools.host.facts(),
+        nvidia=tools.nvidia.facts(),
+        states=dict(states),
+        uses=tools.nvidia.uses(cuda),
+        memory_available=min(
+            (tools.host.memory_available(pid) for pid in cuda or (tree.root.pid,)), default=0
+        ),
+        free_bytes=None if destination is None else tools.host.free_bytes(destination),
+    )

@@ -1,0 +1,171 @@
+"""Rules about the GPU side: driver, modes, sharing, processes that hold a GPU without CUDA."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from gpuckpt.flow.rules.rule import Rule, blocker, descriptor, warning
+from gpuckpt.model import CudaState, Version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuckpt.flow.facts import DumpFacts
+    from gpuckpt.flow.rules.rule import DumpChoices
+    from gpuckpt.model import Finding, Gpu
+    from gpuckpt.tools.look import Task
+
+_OLDEST_DRIVER: Final = Version("570")
+# all that the driver makes, except the files of GPUDirect Storage, which no checkpoint covers
+GPU_NODE: Final = re.compile(r"/dev/nvidia(?!-fs).*")
+# what CUDA IPC leaves in both exporter and importer, seen with driver 580.159
+_IPC: Final = re.compile(r"/dev/shm/cuda\.shm\.[0-9a-f]+\.([0-9a-f]+)\.[0-9a-f]+")  # noqa: S108
+_MPS_NAME: Final = "CUDA_MPS_PIPE_DIRECTORY"
+
+
+def driver_too_old(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """Before 570 there is no lock with a timeout, and NVML's files stay open."""
+    if facts.nvidia is None or not _uses_gpu(facts):
+        return
+    if Version(facts.nvidia.driver) < _OLDEST_DRIVER:
+        yield blocker(
+            "driver-too-old",
+            f"driver {facts.nvidia.driver}",
+            f"The NVIDIA driver is older than {_OLDEST_DRIVER}, which a checkpoint needs.",
+            f"Install driver {_OLDEST_DRIVER} or newer; 580 or newer to restore on other GPUs.",
+        )
+
+
+def mig(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """The driver answers `out of memory` to a checkpoint on a GPU in MIG mode."""
+    for gpu in _gpus(facts):
+        if gpu.mig:
+            yield blocker(
+                "mig",
+                f"GPU {gpu.index} {gpu.uuid}",
+                "The GPU is in MIG mode; the driver cannot checkpoint processes on it.",
+                "Run the job on a GPU without MIG (nvidia-smi -i N -mig 0, when it is idle).",
+            )
+
+
+def persistence_off(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """Without persistence mode a restore was seen to fail with `operation not permitted`."""
+    for gpu in _gpus(facts):
+        if gpu.persistence is False:
+            yield warning(
+                "persistence-off",
+                f"GPU {gpu.index} {gpu.uuid}",
+                "Persistence mode is off: driver calls are slow, and restores were seen to fail.",
+                f"Switch it on: nvidia-smi -i {gpu.index} -pm 1",
+            )
+
+
+def mps(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """Clients of MPS share one server process, which is not in the tree."""
+    remedy = "Run the job without MPS (unset CUDA_MPS_PIPE_DIRECTORY, or stop the MPS daemon)."
+    if any(_is_mps(name) for name in facts.look.ancestors):
+        why = "The tree runs below an MPS control process."
+        yield blocker("mps", "nvidia-cuda-mps", why, remedy, facts.tree.root.pid)
+    cuda = set(facts.cuda_pids)
+    peers = {
+        peer.pid: f"fd {peer.fd}"
+        for peer in facts.look.peers
+        if peer.holder is not None and _is_mps(peer.holder.comm)
+    }
+    for task in facts.look.tasks:
+        pid, named = task.process.pid, _MPS_NAME in task.environment
+        pipe = peers.get(pid) or _mps_pipe(task)
+        if _is_mps(task.process.comm):
+            why = "This process belongs to MPS itself."
+            yield blocker("mps", task.process.comm, why, remedy, pid)
+        elif pid not in cuda:
+            continue
+        elif pipe or (named and facts.look.mps_running):
+            why = "The process is an MPS client; the driver cannot checkpoint it."
+            yield blocker("mps", pipe or _MPS_NAME, why, remedy, pid)
+        elif named or facts.look.mps_running:
+            why = "MPS is set up around this process; if it uses MPS, the driver cannot lock it."
+            yield warning("mps", _MPS_NAME if named else "nvidia-cuda-mps", why, remedy, pid)
+
+
+def _is_mps(comm: str) -> bool:
+    # nvidia-cuda-mps-control and -server; the kernel keeps 15 bytes of a name
+    return comm.startswith("nvidia-cuda-mps")
+
+
+def _mps_pipe(task: Task) -> str:
+    found = (fd for fd in task.descriptors if "/nvidia-mps/" in fd.target)
+    return next((descriptor(fd.fd, fd.target) for fd in found), "")
+
+
+def gpu_without_cuda(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """Forked workers and NVML users hold GPU files that no driver call will release."""
+    told = set(facts.cuda_pids)
+    for node in facts.look.nodes:
+        if node.pid in told or not GPU_NODE.fullmatch(node.path):
+            continue
+        told.add(node.pid)
+        yield blocker(
+            "gpu-without-cuda",
+            descriptor(node.fd, node.path),
+            "The process holds the GPU's device files, but the driver knows no CUDA state of it: "
+            "it was forked after CUDA started (a data loader, a compile worker), or it only "
+            "watches the GPU through NVML.",
+            "Use spawn or forkserver workers, wait until they have ended, or stop the watcher.",
+            node.pid,
+        )
+
+
+def cuda_ipc(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """A checkpoint destroys an IPC importer: on driver 580 it can never be restored."""
+    for task in facts.look.tasks:
+        names = [one.target for one in task.mapped] + [one.target for one in task.descriptors]
+        shared = sorted({name for name in names if _IPC.fullmatch(name)})
+        for name in shared:
+            exporter = _IPC.fullmatch(name)
+            pid = int(exporter[1], 16) if exporter else 0
+            role = "offers" if pid == task.process.pid else f"uses process {pid}'s"
+            yield blocker(
+                "cuda-ipc",
+                name,
+                f"The process {role} GPU memory shared by CUDA IPC, which does not survive.",
+                "Share tensors through the CPU, or let the job drop them before the dump.",
+                task.process.pid,
+            )
+
+
+def gpu_failed(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """After a failed driver call a process may be in a state that nothing leads out of."""
+    for pid, state in facts.states.items():
+        if state is CudaState.FAILED:
+            yield blocker(
+                "gpu-failed",
+                f"state {state}",
+                "The driver says that an earlier checkpoint or restore of this process failed.",
+                "It cannot be saved: restore it from an earlier image, or start it anew.",
+                pid,
+            )
+
+
+def _uses_gpu(facts: DumpFacts) -> bool:
+    return bool(facts.cuda_pids) or any(GPU_NODE.fullmatch(one.path) for one in facts.look.nodes)
+
+
+def _gpus(facts: DumpFacts) -> Iterator[Gpu]:
+    """Return the GPUs the tree uses; all of the host where NVML does not say which."""
+    if facts.nvidia is None or not facts.cuda_pids:
+        return
+    used = {use.uuid for use in facts.uses}
+    yield from (gpu for gpu in facts.nvidia.gpus if not used or gpu.uuid in used)
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    driver_too_old,
+    mig,
+    persistence_off,
+    mps,
+    gpu_without_cuda,
+    cuda_ipc,
+    gpu_failed,
+)

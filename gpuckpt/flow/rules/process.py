@@ -1,0 +1,145 @@
+"""Rules about the processes themselves: privilege, namespaces, tracers, states."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gpuckpt.flow.rules.rule import Rule, blocker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuckpt.flow.facts import DumpFacts
+    from gpuckpt.flow.rules.rule import DumpChoices
+    from gpuckpt.model import Finding
+    from gpuckpt.tools.look import Task
+
+# the tree has to live in these together with us; CRIU 4.2.1 dumps a tree with its own uts, ipc or
+# cgroup namespace, but only if all its processes share one
+_WITH_US: Final = {"pid": "process", "mnt": "mount", "net": "network", "user": "user"}
+_TOGETHER: Final = {"uts": "host name", "ipc": "System V IPC", "cgroup": "cgroup"}
+
+
+def not_privileged(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """Dumping needs root; reading what a process has open needs it too."""
+    missing = facts.host.missing_capabilities
+    if missing:
+        yield blocker(
+            "not-privileged",
+            ", ".join(missing),
+            "This process lacks capabilities that CRIU and the driver need.",
+            "Run gpuckpt as root on the host itself (sudo gpuckpt ...), not in a container.",
+        )
+    for task in facts.look.tasks:
+        if not task.readable:
+            yield blocker(
+                "not-privileged",
+                f"/proc/{task.process.pid}/fd",
+                "What this process has open may not be read.",
+                "Run gpuckpt as root (sudo gpuckpt ...).",
+                task.process.pid,
+            )
+
+
+def namespaces(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """A process in another namespace sees other pids, files or networks than CRIU does."""
+    for kind, word in _WITH_US.items():
+        here = facts.look.own_namespaces.get(kind)
+        yield from _others(facts, kind, word, here, "gpuckpt")
+    for kind, word in _TOGETHER.items():
+        root = facts.look.tasks[0].namespaces.get(kind) if facts.look.tasks else None
+        yield from _others(facts, kind, word, root, "the tree's root")
+
+
+def _others(
+    facts: DumpFacts, kind: str, word: str, expected: str | None, whose: str
+) -> Iterator[Finding]:
+    """Name each foreign namespace once, with the first process found in it."""
+    groups: dict[str, list[Task]] = {}
+    for task in facts.look.tasks:
+        name = task.namespaces.get(kind)
+        if name is not None and expected is not None and name != expected:
+            groups.setdefault(name, []).append(task)
+    for name, tasks in groups.items():
+        more = f" ({len(tasks)} processes of the tree are in it)" if len(tasks) > 1 else ""
+        inside = f" It runs in {tasks[0].container}." if tasks[0].container else ""
+        yield blocker(
+            f"namespace-{kind}",
+            name,
+            f"The process is in another {word} namespace than {whose}{more}.{inside}",
+            _container_remedy(tasks[0], kind),
+            tasks[0].process.pid,
+        )
+
+
+def _container_remedy(task: Task, kind: str) -> str:
+    if task.container:
+        return "Use the container runtime's own checkpoint, or run the job outside a container."
+    if kind == "pid":
+        return "Run gpuckpt inside that namespace, or start the job without one of its own."
+    return "Start the job without unshare, sandbox or service options that give it a namespace."
+
+
+def tracer(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """Only one tracer can be attached to a thread, and CRIU has to be it."""
+    for task in facts.look.tasks:
+        for tid, who in task.tracers:
+            yield blocker(
+                "tracer",
+                f"thread {tid}",
+                f"Process {who} traces it (a debugger, strace or a profiler).",
+                f"End or detach process {who} first.",
+                task.process.pid,
+            )
+
+
+def stopped(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """A stopped process cannot answer the driver, whose helper thread is stopped with it."""
+    for task in facts.look.tasks:
+        if task.process.state in {"T", "t"} and not task.tracers:
+            yield blocker(
+                "stopped",
+                f"state {task.process.state}",
+                "The process is stopped; the driver cannot lock it.",
+                f"Let it run: kill -CONT {task.process.pid}",
+                task.process.pid,
+            )
+
+
+def frozen(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """In a frozen cgroup CRIU 4.2 waits for ever, and its timeout does not help."""
+    groups: dict[str, int] = {}
+    for task in facts.look.tasks:
+        if task.frozen:
+            groups.setdefault(task.frozen, task.process.pid)
+    for group, pid in groups.items():
+        yield blocker(
+            "frozen",
+            group,
+            "The process is in a frozen control group.",
+            f"Thaw it: echo 0 > {group}/cgroup.freeze, or THAWED > {group}/freezer.state.",
+            pid,
+        )
+
+
+def dead_leader(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """CRIU 4.2.1 cannot attach to a process whose first thread has ended."""
+    for process in facts.tree.processes:
+        if process.state in {"Z", "X"} and not process.zombie:
+            yield blocker(
+                "dead-leader",
+                f"{len(process.threads)} threads",
+                "The first thread has ended while others run on; CRIU cannot dump that.",
+                "Start the job so that its main thread waits for the others.",
+                process.pid,
+            )
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    not_privileged,
+    namespaces,
+    tracer,
+    stopped,
+    frozen,
+    dead_leader,
+)

@@ -1,0 +1,54 @@
+"""Rules about room: memory for the GPU's bytes, space for the image."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gpuckpt.flow.rules.rule import Rule, blocker, size, warning
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuckpt.flow.facts import DumpFacts
+    from gpuckpt.flow.rules.rule import DumpChoices
+    from gpuckpt.model import Finding
+
+
+def memory_host(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """A checkpoint moves the GPU's bytes into the job's own memory; the kernel kills what is over.
+
+    Where NVML does not tell the job's share from others', the sum is a bound and only warns.
+    """
+    need = facts.gpu_bytes + facts.gpu_bytes // 20
+    if need <= facts.memory_available:
+        return
+    finding = blocker if facts.gpu_bytes_known else warning
+    upto = "" if facts.gpu_bytes_known else "up to "
+    yield finding(
+        "memory-host",
+        f"{size(facts.memory_available)} available",
+        f"The GPU's bytes need {upto}{size(need)} of host memory, cgroup limits counted.",
+        "Free host memory, raise the memory limit of the job's cgroup, or let the job free GPU "
+        "memory.",
+    )
+
+
+def space(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """A full disk ends a dump safely, so only what cannot fit is refused.
+
+    How well the bytes compress is not known beforehand: tensors of random floats keep 90 %, caches
+    and zeros nearly nothing. Halving is taken as the best to hope for.
+    """
+    free, need = facts.free_bytes, facts.image_bytes
+    if free is None or need <= free:
+        return
+    finding = blocker if need // 2 > free else warning
+    yield finding(
+        "space",
+        f"{size(free)} free",
+        f"The image needs up to {size(need)} before compression.",
+        "Free some space, or write the image elsewhere (-o).",
+    )
+
+
+RULES: Final[tuple[Rule, ...]] = (memory_host, space)

@@ -1,0 +1,50 @@
+"""What a rule is: a small pure function from facts to findings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from gpuckpt.flow.facts import DumpFacts
+from gpuckpt.model import Finding, Severity, TcpPolicy
+
+GIB: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class DumpChoices:
+    """What the user chose that a judgement depends on.
+
+    `ghost_limit` is the largest deleted file, in bytes, that may go into the image.
+    """
+
+    tcp: TcpPolicy = TcpPolicy.NONE
+    ghost_limit: int = GIB
+
+
+Rule = Callable[[DumpFacts, DumpChoices], Iterator[Finding]]
+
+
+def blocker(name: str, thing: str, reason: str, remedy: str, pid: int | None = None) -> Finding:
+    """Return a finding that stops the dump."""
+    return Finding(name, Severity.BLOCKER, thing, reason, remedy, pid)
+
+
+def warning(name: str, thing: str, reason: str, remedy: str, pid: int | None = None) -> Finding:
+    """Return a finding that does not."""
+    return Finding(name, Severity.WARNING, thing, reason, remedy, pid)
+
+
+def descriptor(fd: int | None, path: str) -> str:
+    """Name what a process holds: `fd 3 PATH`, or `mapping PATH`."""
+    return f"mapping {path}" if fd is None else f"fd {fd} {path}"
+
+
+def size(number: float) -> str:
+    """Return a number of bytes in words."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if number < 1024:  # noqa: PLR2004 - the step between binary units
+            return f"{number:.0f} {unit}" if unit == "bytes" else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} TiB"
