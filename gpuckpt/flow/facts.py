@@ -37,8 +37,9 @@ class DumpNeeds:
 class DumpFacts:
     """All there is to know before a dump. Sizes in bytes.
 
-    `memory_available` is what the tightest CUDA process can still get; `free_bytes` what the
-    destination has room for, None if there is no destination yet.
+    `memory_available` is what the tightest CUDA process can still get; `destination` the folder
+    the image will be made in, `free_bytes` what it has room for. Both are None if there is no
+    destination yet, `free_bytes` also if it is not `writable`.
     """
 
     tree: Tree
@@ -48,7 +49,9 @@ class DumpFacts:
     states: Mapping[int, CudaState] = field(default_factory=dict)
     uses: tuple[GpuUse, ...] = ()
     memory_available: int = 0
+    destination: Path | None = None
     free_bytes: int | None = None
+    writable: bool = True
 
     @property
     def cuda_pids(self) -> tuple[int, ...]:
@@ -112,6 +115,7 @@ def gather(
     Raises:
         OSError: the destination cannot be asked for its room.
     """
+    writable = destination is None or tools.host.writable(destination)
     cuda = [pid for pid in tree.pids if states.get(pid, CudaState.NONE) != CudaState.NONE]
     return DumpFacts(
         tree=tree,
@@ -123,5 +127,7 @@ def gather(
         memory_available=min(
             (tools.host.memory_available(pid) for pid in cuda or (tree.root.pid,)), default=0
         ),
-        free_bytes=None if destination is None else tools.host.free_bytes(destination),
+        destination=destination,
+        free_bytes=tools.host.free_bytes(destination) if destination and writable else None,
+        writable=writable,
     )

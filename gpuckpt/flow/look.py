@@ -8,7 +8,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuckpt.flow.facts import gather
 from gpuckpt.flow.gpu import states_of
+from gpuckpt.flow.plan import judge_dump, refusal
+from gpuckpt.flow.rules.rule import DumpChoices
 from gpuckpt.flow.tasks import check_target
 from gpuckpt.tools.criu import CriuOptions
 
@@ -42,16 +45,26 @@ def look(tools: Toolbox, request: DumpRequest) -> Sight:
     root = check_target(tools, request.pid)
     tree = tools.proc.tree(request.pid)
     cuda = states_of(tools, tree.pids)
+    output = output_path(request.output, root)
+    facts = gather(tools, tree, cuda, output.parent)
+    findings = judge_dump(facts, DumpChoices(tcp=request.tcp, ghost_limit=request.ghost_limit))
+    error = refusal(findings)
+    if error is not None:
+        raise error
     return Sight(
         tree=tree,
         cuda=cuda,
-        host=tools.host.facts(),
-        nvidia=tools.nvidia.facts(),
-        output=output_path(request.output, root),
+        host=facts.host,
+        nvidia=facts.nvidia,
+        output=output,
         options=CriuOptions(
-            tcp=request.tcp, file_locks=request.file_locks, ghost_limit=request.ghost_limit
+            tcp=request.tcp,
+            file_locks=request.file_locks or facts.needs.file_locks,
+            shell_job=facts.needs.shell_job,
+            link_remap=facts.needs.link_remap,
+            ghost_limit=request.ghost_limit,
         ),
-        findings=(),
+        findings=findings,
     )
 
 

@@ -14,6 +14,7 @@ from gpuckpt.errors import (
     HostUnfit,
     NoSpace,
     NotPrivileged,
+    NotWritable,
 )
 from gpuckpt.flow.rules import files, gpu, peers, process, room
 
@@ -46,6 +47,7 @@ _HOST: Final[dict[str, type[HostUnfit]]] = {
     "mig": DriverUnfit,
     "memory-host": NoSpace,
     "space": NoSpace,
+    "not-writable": NotWritable,
 }
 
 

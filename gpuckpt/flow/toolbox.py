@@ -90,6 +90,9 @@ class HostTool(Protocol):
     def free_bytes(self, folder: Path) -> int:
         """Return the bytes this user can still write under `folder`."""
 
+    def writable(self, folder: Path) -> bool:
+        """Whether files can be made in a folder."""
+
 
 class NvidiaTool(Protocol):
     """NVML; on a host without an NVIDIA driver `facts` is None and nothing is used."""

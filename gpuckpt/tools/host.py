@@ -77,6 +77,10 @@ class Host:
         found = os.statvfs(there)
         return found.f_bavail * found.f_frsize
 
+    def writable(self, folder: Path) -> bool:
+        """Whether files can be made in a folder: it is there, ours, and not mounted read-only."""
+        return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+
     def _meminfo(self) -> dict[str, str]:
         return parse_status(self._read(self._proc / "meminfo"))
 

@@ -29,6 +29,7 @@ from gpuckpt.model import (
     Version,
 )
 from gpuckpt.tools.files import HostFile
+from gpuckpt.tools.look import Look, Task
 from gpuckpt.tools.net import PortState
 from tests.fakes import criuimages
 
@@ -186,6 +187,9 @@ class _Proc:
             if pid in self.host.cuda and self.host.cuda[pid] is not away
         )
 
+    def look(self, tree: Tree) -> Look:
+        return Look(tasks=tuple(Task(one) for one in tree.processes))
+
     def taken(self, ids: Iterable[int]) -> tuple[int, ...]:
         return tuple(number for number in ids if number in self.host.processes)
 
@@ -227,9 +231,17 @@ class _Host:
             euid=0,
         )
 
+    def memory_available(self, pid: int) -> int:
+        del pid
+        return 60 * GIB
+
     def free_bytes(self, folder: Path) -> int:
         del folder
         return 500 * GIB
+
+    def writable(self, folder: Path) -> bool:
+        del folder
+        return True
 
 
 @dataclass

@@ -51,4 +51,15 @@ def space(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
     )
 
 
-RULES: Final[tuple[Rule, ...]] = (memory_host, space)
+def destination(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """The image is made beside its final name: the folder must be there and take files."""
+    if facts.destination is not None and not facts.writable:
+        yield blocker(
+            "not-writable",
+            str(facts.destination),
+            "No image can be made in this folder: it is missing, read-only or not yours.",
+            "Make the folder, or write the image elsewhere (-o).",
+        )
+
+
+RULES: Final[tuple[Rule, ...]] = (memory_host, destination, space)

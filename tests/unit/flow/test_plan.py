@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuckpt.errors import Blocked, DriverUnfit, HostUnfit, NoSpace
+from gpuckpt.errors import Blocked, DriverUnfit, HostUnfit, NoSpace, NotWritable
 from gpuckpt.flow.facts import DumpNeeds, gather
 from gpuckpt.flow.plan import judge_dump, refusal
 from gpuckpt.flow.rules.rule import DumpChoices, size
@@ -19,6 +19,8 @@ from gpuckpt.tools.sockets import InetSocket
 from tests.plan_samples import GIB, HERE, HOST, cuda_facts, facts, gpu, mapped, process, task
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gpuckpt.flow.facts import DumpFacts
 
 BLOCKER, WARNING = Severity.BLOCKER, Severity.WARNING
@@ -321,6 +323,13 @@ def test_space_for_the_image() -> None:
     assert ids(cuda_facts(free_bytes=need // 2 - 1)) == [("space", BLOCKER, None)]
 
 
+def test_folders_that_take_no_image(tmp_path: Path) -> None:
+    known = facts(destination=tmp_path, writable=False, free_bytes=None)
+    assert ids(known) == [("not-writable", BLOCKER, None)]
+    assert isinstance(refusal(judge(known)), NotWritable)
+    assert judge(facts(destination=tmp_path)) == []
+
+
 def test_shared_memory_is_counted_once() -> None:
     tasks = tuple(task(process(pid), memory=3 * GIB, shared_memory=2 * GIB) for pid in (100, 110))
     assert facts(look={"tasks": tasks}).image_bytes == int(4 * GIB * 1.05)
@@ -398,12 +407,15 @@ class _Tools:
         self.asked.append(("memory", pid))
         return pid * GIB
 
+    def writable(self, folder: Path) -> bool:
+        return folder.is_dir()
+
     def free_bytes(self, folder: Any) -> int:
         self.asked.append(("free", folder))
         return GIB
 
 
-def test_facts_are_gathered_from_every_tool(tmp_path: Any) -> None:
+def test_facts_are_gathered_from_every_tool(tmp_path: Path) -> None:
     tools: Any = _Tools()
     tree = tools.known.tree
     states = {110: CudaState.RUNNING, 100: CudaState.RUNNING}
@@ -417,7 +429,10 @@ def test_facts_are_gathered_from_every_tool(tmp_path: Any) -> None:
         ("memory", 110),
         ("free", tmp_path),
     ]
+    found = gather(tools, tree, {}, tmp_path / "missing")
+    assert (found.writable, found.free_bytes) == (False, None)
     found = gather(tools, tree, {}, None)
+    assert found.writable
     assert (found.cuda_pids, found.free_bytes, found.gpu_bytes) == ((), None, 0)
 
 

@@ -27,6 +27,13 @@ def test_room_is_asked_where_a_folder_will_be_made(tmp_path: Path) -> None:
     assert Host().free_bytes(tmp_path / "a" / "b") == Host().free_bytes(tmp_path) > 0
 
 
+def test_where_files_can_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert Host().writable(tmp_path)
+    assert not Host().writable(tmp_path / "missing")
+    assert not Host().writable(tmp_path / "file")
+
+
 def test_a_host_that_tells_nothing_is_described_all_the_same(tmp_path: Path) -> None:
     facts = Host(tmp_path, tmp_path).facts()
     assert (facts.boot_id, facts.cpu_model, facts.memory_total, facts.huge_pages) == ("", "", 0, "")
