@@ -110,7 +110,7 @@ def terminal(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
         yield warning(
             "terminal",
             "controlling terminal " + one.path if one.fd is None else descriptor(one.fd, one.path),
-            "The tree uses a terminal that stays behind; a restore will need another one.",
+            "The tree uses a terminal that stays behind; restore it from another one.",
             "Start jobs in a session of their own with output to a file: "
             "setsid nohup JOB </dev/null >log 2>&1 &",
             one.pid,

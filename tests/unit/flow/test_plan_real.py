@@ -293,6 +293,22 @@ def test_big_trees_are_looked_at_in_one_pass(tmp_path: Path) -> None:
         assert findings(pid) == ()
 
 
+def test_others_processes_are_not_called_harmless(tmp_path: Path) -> None:
+    if os.geteuid():
+        pytest.skip("needs root to become somebody else")
+    with target(tmp_path, "") as pid:
+        tree = Proc().tree(pid)
+        child = os.fork()
+        if child == 0:
+            os.setuid(65534)
+            try:
+                (task,) = Proc().look(tree).tasks
+                os._exit(0 if not task.readable else 1)
+            except BaseException:  # noqa: BLE001 - a forked child must not come back
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 def test_a_look_at_a_tree_that_is_gone(tmp_path: Path) -> None:
     with target(tmp_path, "") as pid:
         tree = Proc().tree(pid)
