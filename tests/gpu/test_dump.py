@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import subprocess
 from typing import TYPE_CHECKING
@@ -129,11 +128,8 @@ def test_sixteen_gibibytes(start: Start, operator: Field, bring_back: Callable[.
     wait(lambda: job.ticks() > before + 3, "it counts on")
     assert not [line for line in job.lines() if line.startswith("failed")]
     assert operator.gpuckpt("verify", image).code == 0
-    print(f"max RSS of all gpuckpt runs: {_children_rss() >> 10} MiB")
-
-
-def _children_rss() -> int:
-    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    print(f"peak memory of gpuckpt: {operator.peak >> 20} MiB")
+    assert operator.peak < 400 << 20
 
 
 def test_cuda_graphs(start: Start, operator: Field, bring_back: Callable[..., int]) -> None:

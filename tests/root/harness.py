@@ -82,6 +82,7 @@ class Field:
     folder: Path
     children: list[subprocess.Popen[bytes]] = field(default_factory=list)
     restored: list[int] = field(default_factory=list)
+    peak: int = 0  # bytes
 
     def job(self, script: str, *args: object) -> subprocess.Popen[bytes]:
         """Start one of our jobs as a job should be started: own session, output in files."""
@@ -110,15 +111,31 @@ class Field:
 
     def gpuckpt(self, *args: object, **env: str) -> Answer:
         """Run gpuckpt with --json to its end."""
-        done = subprocess.run(
+        child = subprocess.Popen(
             self.command(*args, "--json"),
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=300,
             env=os.environ | env,
-            check=False,
         )
-        return Answer(done.returncode, done.stdout, done.stderr)
+        over = threading.Event()
+        watcher = threading.Thread(target=self._watch, args=(child.pid, over))
+        watcher.start()
+        try:
+            stdout, stderr = child.communicate(timeout=300)
+        finally:
+            over.set()
+            watcher.join()
+        return Answer(child.returncode, stdout, stderr)
+
+    def _watch(self, pid: int, over: threading.Event) -> None:
+        """Remember the most memory that a run of gpuckpt ever had, its children left out."""
+        while not over.wait(0.02):
+            with suppress(OSError):
+                status = Path(f"/proc/{pid}/status").read_text()
+                for line in status.splitlines():
+                    if line.startswith("VmHWM:"):
+                        self.peak = max(self.peak, int(line.split()[1]) << 10)
 
     def dump(self, child: subprocess.Popen[bytes], *args: object) -> Path:
         """Dump a job that must go, see that it is gone, and return the image."""

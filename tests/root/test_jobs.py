@@ -39,6 +39,7 @@ def test_a_job_with_everything(place: Field) -> None:
     assert later["sha256"] == before["sha256"]
     wait_for("the log grows", lambda: len(lines_of(place.folder / "log")) > len(logged) + 3)
     assert consecutive(lines_of(place.folder / "log"), "line ")
+    assert 0 < place.peak < 400 << 20, "gpuckpt needs a bounded memory, whatever the image's size"
 
 
 def _moved(place: Field, then: dict[str, object]) -> dict[str, object] | None:
