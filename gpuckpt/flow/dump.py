@@ -114,10 +114,13 @@ class _Dump:
         self.cuda.check_leftovers(self._relist().pids)
 
     def _relist(self) -> Tree:
-        """List the tree again: the root must still be the process that was looked at."""
+        """List the tree again: its root and CUDA processes must be those that were looked at."""
         tree = self.tools.proc.tree(self.request.pid)
-        if tree.root.ref != self.sight.tree.root.ref:
-            raise ProcessChanged(f"pid {self.request.pid} is another process now")
+        now = {process.pid: process.ref for process in tree.processes}
+        for seen in self.sight.tree.processes:
+            essential = seen.pid in self.sight.cuda or seen is self.sight.tree.root
+            if essential and now.get(seen.pid) != seen.ref:
+                raise ProcessChanged(f"process {seen.pid} ended while it was being dumped")
         return tree
 
     def _stream(self, stage: Stage) -> None:

@@ -15,7 +15,6 @@ from gpuckpt.errors import (
     GpuLeftover,
     GpuLockTimeout,
     GpuStepFailed,
-    ProcessChanged,
 )
 from gpuckpt.model import CudaState
 
@@ -39,12 +38,16 @@ States = dict[int, CudaState]
 
 
 def states_of(tools: Toolbox, pids: Iterable[int]) -> States:
-    """Ask the driver about those processes that hold a GPU device; the others have no CUDA."""
-    holders = sorted({use.pid for use in tools.proc.devices(pids)})
-    if not holders:
+    """Ask the driver about those processes that may have CUDA in them.
+
+    Raises:
+        GpuStepFailed: the driver gave no answer.
+    """
+    candidates = tools.proc.cuda_candidates(pids)
+    if not candidates:
         return {}
     try:
-        found = tools.cuda.states(holders)
+        found = tools.cuda.states(candidates)
     except CudaCallFailed as why:
         raise _translated(why) from why
     return {pid: state for pid, state in found.items() if state is not CudaState.NONE}
@@ -190,9 +193,6 @@ class CudaTree:
         """Take up processes that have started CUDA since we looked; whether there were any."""
         found = states_of(self._tools, tree.pids)
         fresh = {pid: state for pid, state in found.items() if pid not in self.first}
-        gone = set(self.first) - set(tree.pids)
-        if gone:
-            raise ProcessChanged(f"process {min(gone)} ended while the tree was being locked")
         if fresh:
             self._tools.cuda.open(fresh)
             self.first |= fresh

@@ -55,6 +55,9 @@ class ProcTool(Protocol):
     def look(self, tree: Tree) -> Look:
         """Return all that matters of a tree before a dump, read only."""
 
+    def cuda_candidates(self, pids: Iterable[int]) -> tuple[int, ...]:
+        """Return those processes that are worth asking the driver about."""
+
     def taken(self, ids: Iterable[int]) -> tuple[int, ...]:
         """Return those of the numbers that a task, thread or zombie uses now."""
 

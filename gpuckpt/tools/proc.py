@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _PASSES: Final = 20
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _PR_SET_CHILD_SUBREAPER: Final = 36  # <linux/prctl.h>
+_LIBCUDA: Final = re.compile(r"/libcuda\.so[.0-9]*$")
 _GPU_NODES: Final = re.compile(r"/dev/(nvidia[^/]*(/.*)?|gdrdrv|infiniband/.*)")
 
 
@@ -144,6 +145,21 @@ class Proc:
     def look(self, tree: Tree) -> Look:
         """Return all that matters of a tree before a dump; see tools/look.py."""
         return look(self.root, tree, self.ancestors(tree.root.pid))
+
+    def cuda_candidates(self, pids: Iterable[int]) -> tuple[int, ...]:
+        """Return those that hold a GPU device or map libcuda: worth asking the driver about.
+
+        A process that is suspended already holds no device any more, but still its libcuda.
+
+        Raises:
+            NotPrivileged: as in `devices`.
+        """
+        wanted = tuple(pids)
+        found = {use.pid for use in self.devices(wanted)}
+        for pid in set(wanted) - found:
+            if any(_LIBCUDA.search(one.target) for one in mappings(f"{self.root}/{pid}")):
+                found.add(pid)
+        return tuple(sorted(found))
 
     def taken(self, ids: Iterable[int]) -> tuple[int, ...]:
         """Return those of the numbers that cannot be given to a new task now, sorted.

@@ -190,6 +190,9 @@ class _Proc:
     def look(self, tree: Tree) -> Look:
         return Look(tasks=tuple(Task(one) for one in tree.processes))
 
+    def cuda_candidates(self, pids: Iterable[int]) -> tuple[int, ...]:
+        return tuple(pid for pid in pids if pid in self.host.cuda)
+
     def taken(self, ids: Iterable[int]) -> tuple[int, ...]:
         return tuple(number for number in ids if number in self.host.processes)
 
