@@ -66,10 +66,13 @@ def process(pid: int, ppid: int = 1, **changes: Any) -> Process:
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong at the n-th call: an error or a signal, before or after its effect."""
+    """What goes wrong at the n-th call, before or after its effect.
+
+    `kind` is "error", "signal", or something that is done to the host.
+    """
 
     number: int
-    kind: str
+    kind: str | Callable[[FakeHost], None]
     when: str
 
 
@@ -89,6 +92,9 @@ class FakeHost:
     restored: dict[int, Process] = field(default_factory=dict)
     probe_answer: str = ""
     adopting: bool = False
+    leftover: int = 0
+    busy: set[int] = field(default_factory=set)
+    busy_rounds: int = 1 << 30
     ended_live: list[int] = field(default_factory=list)
 
     @classmethod
@@ -133,6 +139,9 @@ class FakeHost:
         return result
 
     def _strike(self, fault: Fault) -> None:
+        if not isinstance(fault.kind, str):
+            fault.kind(self)
+            return
         if fault.kind == "signal":
             assert self.interrupts is not None
             self.interrupts.request(2)
@@ -180,12 +189,15 @@ class _Proc:
         return (above, *self.ancestors(above)) if above in self.host.processes else (above,)
 
     def devices(self, pids: Iterable[int]) -> tuple[DeviceUse, ...]:
+        listed = tuple(pids)
         away = CudaState.CHECKPOINTED
-        return tuple(
+        held = [
             DeviceUse(pid, 9, "/dev/nvidia0")
-            for pid in pids
+            for pid in listed
             if pid in self.host.cuda and self.host.cuda[pid] is not away
-        )
+        ]
+        left = [DeviceUse(pid, 7, "/dev/nvidia0") for pid in listed if pid == self.host.leftover]
+        return (*held, *left)
 
     def look(self, tree: Tree) -> Look:
         return Look(tasks=tuple(Task(one) for one in tree.processes))
@@ -280,7 +292,17 @@ class _Cuda:
 
     def lock(self, pids: Sequence[int], timeout: float) -> dict[int, CudaState]:
         del timeout
-        return self._step("lock", pids, CudaState.RUNNING, CudaState.LOCKED)
+        busy = self.host.busy & set(pids) if self.host.busy_rounds > 0 else set()
+        self.host.busy_rounds -= 1
+        free = [pid for pid in pids if pid not in busy]
+        done = self._step("lock", free, CudaState.RUNNING, CudaState.LOCKED)
+        if busy:
+            late = [
+                CudaOutcome(pid, "lock", "NOT_READY", CudaState.RUNNING, CudaState.RUNNING)
+                for pid in sorted(busy)
+            ]
+            raise CudaCallFailed("lock", [*(CudaOutcome(pid, "lock") for pid in free), *late])
+        return done
 
     def checkpoint(self, pids: Sequence[int]) -> dict[int, CudaState]:
         return self._step("checkpoint", pids, CudaState.LOCKED, CudaState.CHECKPOINTED)

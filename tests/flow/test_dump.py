@@ -1,0 +1,92 @@
+"""Dumps that meet a host which changes under their hands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpuckpt.errors import GpuLeftover, GpuLockTimeout, ProcessChanged
+from gpuckpt.events import Silent
+from gpuckpt.flow.dump import dump
+from gpuckpt.flow.interrupts import Interrupts
+from gpuckpt.flow.request import DumpRequest, DumpResult
+from gpuckpt.model import CudaState, ProcessRef
+from tests.fakes.host import ROOT_PID, FakeHost, Fault, process
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def run(host: FakeHost, folder: Path, **changes: Any) -> DumpResult:
+    (folder / "state").mkdir(exist_ok=True)
+    request = replace(DumpRequest(ROOT_PID, folder / "image"), **changes)
+    return dump(host.toolbox(folder / "state"), request, Silent(), Interrupts())
+
+
+def number_of(name: str, folder: Path) -> int:
+    """Return the number of a call in a dump that goes well."""
+    host = FakeHost.with_job()
+    folder.mkdir()
+    run(host, folder)
+    return host.calls.index(name) + 1
+
+
+@pytest.mark.parametrize("pid", [ROOT_PID, ROOT_PID + 1], ids=["root", "cuda"])
+def test_a_pid_recycled_between_look_and_act_is_noticed(tmp_path: Path, pid: int) -> None:
+    """A number is no identity: the stranger that has it now is not dumped."""
+
+    def recycle(host: FakeHost) -> None:
+        host.processes[pid] = replace(host.processes[pid], ref=ProcessRef(pid, 999_999))
+
+    host = FakeHost.with_job()
+    host.fault = Fault(number_of("cuda.lock", tmp_path / "good"), recycle, "before")
+    with pytest.raises(ProcessChanged):
+        run(host, tmp_path)
+    assert not (tmp_path / "image").exists()
+
+
+def test_a_process_that_starts_cuda_late_is_locked_too(tmp_path: Path) -> None:
+    """Between looking and locking a child may begin to use the GPU."""
+    newcomer = ROOT_PID + 90
+
+    def start(host: FakeHost) -> None:
+        host.processes[newcomer] = process(newcomer, ROOT_PID)
+        host.cuda[newcomer] = CudaState.RUNNING
+        host.gpu_bytes[newcomer] = 1 << 20
+
+    host = FakeHost.with_job()
+    host.fault = Fault(number_of("cuda.lock", tmp_path / "good"), start, "after")
+    result = run(host, tmp_path)
+    recorded = {one.pid: one.cuda for one in result.manifest.tree}
+    assert recorded[newcomer] == CudaState.RUNNING
+    assert newcomer not in host.processes
+
+
+def test_a_device_left_open_ends_the_dump_by_name(tmp_path: Path) -> None:
+    """CRIU could not dump it; the message names process, descriptor and path."""
+    host, before = FakeHost.with_job(), FakeHost.with_job()
+    host.leftover = ROOT_PID + 3
+    with pytest.raises(GpuLeftover, match=f"pid {ROOT_PID + 3} fd 7 is /dev/nvidia0"):
+        run(host, tmp_path)
+    assert host.cuda == before.cuda
+    assert host.processes == before.processes
+
+
+def test_a_lock_that_never_comes_is_given_up(tmp_path: Path) -> None:
+    """All are let go again after every round, and in the end for good."""
+    host, before = FakeHost.with_job(), FakeHost.with_job()
+    host.busy = {ROOT_PID + 2}
+    with pytest.raises(GpuLockTimeout, match=str(ROOT_PID + 2)):
+        run(host, tmp_path, lock_timeout=0.5)
+    assert host.cuda == before.cuda
+    assert host.calls.count("cuda.lock") > 1
+
+
+def test_a_lock_that_comes_late_is_waited_for(tmp_path: Path) -> None:
+    """Rounds are repeated until all are held at once."""
+    host = FakeHost.with_job()
+    host.busy, host.busy_rounds = {ROOT_PID + 2}, 2
+    run(host, tmp_path, lock_timeout=20.0)
+    assert host.calls.count("cuda.lock") == 3
