@@ -6,6 +6,7 @@ The name is for scripts and never changes its meaning; the code says what became
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -345,9 +346,9 @@ class Interrupted(GpuckptError):
     name = "interrupted"
     job = "Everything was put back: a job that ran before runs on."
 
-    def __init__(self, signum: int, message: str = "interrupted, everything was put back") -> None:
+    def __init__(self, signum: int) -> None:
         """Remember which signal it was."""
-        super().__init__(message)
+        super().__init__(f"interrupted by {signal.Signals(signum).name}")
         self.signum = signum
 
     @property

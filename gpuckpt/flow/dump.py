@@ -10,8 +10,16 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from gpuckpt.errors import DumpFailed, GpuckptError, ProcessChanged, Stopped, UndoIncomplete
+from gpuckpt.errors import (
+    DumpFailed,
+    GpuckptError,
+    NoSuchProcess,
+    ProcessChanged,
+    Stopped,
+    UndoIncomplete,
+)
 from gpuckpt.flow import records
+from gpuckpt.flow.aftermath import late_failure, left_behind
 from gpuckpt.flow.gpu import CudaTree
 from gpuckpt.flow.look import Sight, look
 from gpuckpt.flow.operation import Operation
@@ -23,7 +31,6 @@ from gpuckpt.flow.workspace import workspace
 from gpuckpt.image.pack import Packer
 from gpuckpt.image.reread import reread
 from gpuckpt.image.stage import Stage
-from gpuckpt.model import Finding, Severity
 from gpuckpt.tools.criu import DumpRun
 
 if TYPE_CHECKING:
@@ -73,6 +80,7 @@ class _Dump:
         self.manifest: Manifest | None = None
         self.frozen_from = 0.0
         self.frozen_until = 0.0
+        self.end_was_noticed = False
         refs = [process.ref for process in sight.tree.processes]
         self.entry = operation.enter(request.pid, str(sight.output), refs, sight.cuda)
 
@@ -100,6 +108,7 @@ class _Dump:
         """Lock all, checkpoint all, and look that no GPU device is left open."""
         if not self.cuda.pids:
             self.record.reporter.note("no process of the tree uses CUDA: CRIU alone is enough")
+        self.undo.add("the job does not run", self._check_running)
         self.undo.add("GPU state is not back", self.cuda.bring_back)
         self.frozen_from = self.record.now
         with self.record.phase("lock", _pids(self.cuda.pids)) as step:
@@ -118,8 +127,7 @@ class _Dump:
         tree = self.tools.proc.tree(self.request.pid)
         now = {process.pid: process.ref for process in tree.processes}
         for seen in self.sight.tree.processes:
-            essential = seen.pid in self.sight.cuda or seen is self.sight.tree.root
-            if essential and now.get(seen.pid) != seen.ref:
+            if self._essential(seen) and now.get(seen.pid) != seen.ref:
                 raise ProcessChanged(f"process {seen.pid} ended while it was being dumped")
         return tree
 
@@ -127,7 +135,6 @@ class _Dump:
         """Run CRIU; its hook makes the commit while the tree is frozen."""
         sight, record = self.sight, self.record
         size = sum(process.rss for process in sight.tree.processes) + self.cuda.bytes
-        self.undo.add("the tree does not run", self._check_running)
         with workspace(self.tools.state_dir, self.entry.id) as work, ExitStack() as phases:
             step = phases.enter_context(record.phase("stream", "memory to the image", size))
             packer = Packer(stage.criu, self.request.level, step.advance)
@@ -196,20 +203,29 @@ class _Dump:
                 hint=f"The image {self.sight.output} is whole: end what is left, then restore it.",
                 log=getattr(why, "log", None),
             ) from why
-        self.findings.append(_late(why))
+        self.findings.append(late_failure(why))
 
     def _check_running(self) -> None:
-        """After a dump that failed every process must be there and none stopped."""
+        """After a failed dump the job must be there, and nothing of it stopped.
+
+        A plain child may have come to its end meanwhile, as it would have without us.
+        """
         for process in self.sight.tree.processes:
             now = self.tools.proc.process(process.pid)
-            if now is None or now.ref != process.ref:
-                raise ProcessChanged(f"process {process.pid} is gone")
-            if now.state in {"T", "t"} and process.state not in {"T", "t"}:
+            if now is None or now.ref != process.ref or now.zombie:
+                if self._essential(process) and not self.end_was_noticed:
+                    raise ProcessChanged(f"process {process.pid} is gone")
+            elif now.state in {"T", "t"} and process.state not in {"T", "t"}:
                 raise DumpFailed(f"process {process.pid} is stopped")
+
+    def _essential(self, process: Process) -> bool:
+        return process.pid in self.cuda.first or process is self.sight.tree.root
 
     def _put_back(self, why: BaseException) -> None:
         """Undo everything and forget the operation."""
         self.record.reporter.warn(f"{why}; putting everything back")
+        # then the job's end is the very reason, not something that is left to be put back
+        self.end_was_noticed = isinstance(why, ProcessChanged | NoSuchProcess)
         self.undo.run(why)
         self.operation.journal.close(self.entry)
 
@@ -245,7 +261,7 @@ class _Dump:
         refs = [process.ref for process in self.sight.tree.processes]
         with self.record.phase("gone", "waiting for every pid", stoppable=False):
             left = wait_gone(self.tools, refs, GONE_SECONDS)
-        self.findings += [_left_behind(process) for process in left]
+        self.findings += [left_behind(process) for process in left]
 
     def _result(self) -> DumpResult:
         if self.manifest is None:
@@ -267,25 +283,3 @@ def _pids(pids: list[int]) -> str:
     if len(pids) <= 3:  # noqa: PLR2004 - as many as fit beside a step's name
         return "process " + ", ".join(map(str, pids))
     return f"{len(pids)} CUDA processes"
-
-
-def _late(why: Exception) -> Finding:
-    return Finding(
-        id="criu-late-failure",
-        severity=Severity.WARNING,
-        object="criu dump",
-        reason=f"CRIU reported a failure after the image was complete and the tree gone: {why}",
-        remedy="Nothing is lost; `gpuckpt verify` proves the image.",
-    )
-
-
-def _left_behind(process: Process) -> Finding:
-    state = "a zombie" if process.zombie else f"in state {process.state}"
-    return Finding(
-        id="pid-not-gone",
-        severity=Severity.WARNING,
-        object=f"pid {process.pid}",
-        reason=f"it is {state} until its parent, process {process.ppid}, waits for it",
-        remedy="A restore on this host needs this pid: wait, or end the parent.",
-        pid=process.pid,
-    )

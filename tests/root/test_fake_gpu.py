@@ -117,8 +117,19 @@ def test_a_job_that_the_driver_killed_is_not_called_running(stage: Stage) -> Non
     job = stage.start()
     stage.driver.fault(job.pid, "lock", kill=signal.SIGKILL)
     done = stage.gpuckpt("dump", job.pid, "-o", stage.place.folder / "image")
-    assert done.code != 0
+    assert (done.code, done.error) == (10, "undo_incomplete")
     assert "killed the process during lock" in done.json["error"]["message"]
+
+
+@pytest.mark.parametrize("state", [CudaState.LOCKED, CudaState.CHECKPOINTED])
+def test_a_job_that_somebody_else_suspended_is_refused(stage: Stage, state: CudaState) -> None:
+    """Its image would be restored suspended, and nobody would know; the driver is not touched."""
+    job = stage.start()
+    stage.driver.put(job.pid, state, device=str(stage.device))
+    done = stage.gpuckpt("dump", job.pid, "-o", stage.place.folder / "image")
+    assert (done.code, done.error) == (4, "blocked")
+    assert "gpu-suspended" in [finding["id"] for finding in done.json["error"]["findings"]]
+    assert stage.actions() == []
 
 
 def start_dump(stage: Stage, job: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:

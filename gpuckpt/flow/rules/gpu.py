@@ -148,6 +148,19 @@ def gpu_failed(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
             )
 
 
+def gpu_suspended(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """What another tool has locked or checkpointed is that tool's to bring back."""
+    for pid, state in facts.states.items():
+        if state in {CudaState.LOCKED, CudaState.CHECKPOINTED}:
+            yield blocker(
+                "gpu-suspended",
+                f"state {state}",
+                "Somebody has suspended this process's CUDA state: it would come back suspended.",
+                "Resume it with the tool that did (cuda-checkpoint --action restore, then unlock).",
+                pid,
+            )
+
+
 def _uses_gpu(facts: DumpFacts) -> bool:
     return bool(facts.cuda_pids) or any(GPU_NODE.fullmatch(one.path) for one in facts.look.nodes)
 
@@ -168,4 +181,5 @@ RULES: Final[tuple[Rule, ...]] = (
     gpu_without_cuda,
     cuda_ipc,
     gpu_failed,
+    gpu_suspended,
 )

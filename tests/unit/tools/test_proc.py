@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import subprocess
@@ -342,3 +343,13 @@ def test_files_that_may_not_be_read_are_not_called_absent() -> None:
             os._exit(42)
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+
+
+def test_a_process_that_only_maps_libcuda_is_a_candidate(tmp_path: Path) -> None:
+    """One that was suspended holds no device, and the driver must still be asked about it."""
+    library = tmp_path / "libcuda.so.580.159.04"
+    library.write_bytes(bytes(4096))
+    me = os.getpid()
+    assert Proc().cuda_candidates([me]) == ()
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):
+        assert Proc().cuda_candidates([me]) == (me,)
