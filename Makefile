@@ -43,7 +43,7 @@ bench: setup ## compare with bare criu and with criu, tar and zstd, for a 2 GiB 
 	$(VENV)/bin/python -m tests.bench $(ARGS)
 
 bundle: setup ## an offline kit for GPU hosts without network, in .bundle
-	$(VENV)/bin/python bin/dev/bundle $(ARGS)
+	$(VENV)/bin/python bin/dev/bundle.py $(ARGS)
 
 completions: $(VENV)/.ready ## completions/ for bash, zsh and fish, from the program itself
 	mkdir -p completions/bash completions/zsh completions/fish
