@@ -35,6 +35,13 @@ def noise(size: int) -> bytes:
     return random.Random(size).randbytes(size // 2) + bytes(size - size // 2)
 
 
+def feed_for_ever(fd: int) -> None:
+    """Write until nobody reads any more."""
+    with open(fd, "wb", buffering=0) as pipe:
+        while pipe.write(noise(MIB)):
+            pass
+
+
 def ending(packer: Packer, stored: Future[None]) -> None:
     """Wait for the stream and for the whole: either may be the first to tell what went wrong."""
     stored.result(PATIENCE)
@@ -237,7 +244,7 @@ def test_abort_ends_streams_that_wait_and_streams_that_run(tmp_path: Path) -> No
     with threads() as pool:
         idle = [start_store(pool, packer, f"idle-{n}.img") for n in range(5)]
         writer, running = start_store(pool, packer, "pages-1.img")
-        fed = pool.submit(feed, writer, noise(64 * MIB))
+        fed = pool.submit(feed_for_ever, writer)
         finishing = pool.submit(packer.finish)
         eventually((stage.criu / "pages-1.img.zst").exists)
         packer.abort()
