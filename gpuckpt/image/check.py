@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from blake3 import blake3
 
 from gpuckpt.image import names
-from gpuckpt.image.crew import Budget, Crew, cores, keep_freed_memory
+from gpuckpt.image.crew import Crew, cores
 from gpuckpt.image.damage import Damage, Damaged
+from gpuckpt.image.memory import Budget, keep_freed_memory
 from gpuckpt.image.reading import StoredFile
 from gpuckpt.image.store import stored_damage
 
@@ -88,7 +89,7 @@ class _Checker:
         for frame in file.table:
             cost = frame.stored + frame.raw
             self._budget.take(cost)
-            stored = file.stored(frame)
+            stored = bytes(file.stored(frame))
             whole.update(stored)
             self.crew.do(partial(self._unpack, file, frame, stored, cost))
             self._on_bytes(frame.stored)

@@ -13,12 +13,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gpuckpt.image.frames import FRAME_SIZE, SMALLEST_FRAME
-from gpuckpt.image.pipes import IDLE, Watch, widen
+from gpuckpt.image.pipes import IDLE, Watch
+from gpuckpt.image.relay import no_relay, widen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuckpt.image.crew import Slot, Slots
+    from gpuckpt.image.memory import Slot, Slots
 
 
 class Intake:
@@ -31,6 +32,7 @@ class Intake:
         self._ended = False
         self._head = bytearray()
         self._watch = Watch(fd, select.POLLIN, stop)
+        self._relayed = True
 
     def pieces(self) -> Iterator[tuple[memoryview, Slot | None]]:
         """Yield the stream's bytes; a big piece lies in the slot that comes with it.
@@ -80,9 +82,19 @@ class Intake:
                     break
                 continue
             with suppress(BlockingIOError):
-                count = os.readv(self._fd, [slot.view[filled:]])
+                count = self._read(slot, slot.view[filled:])
                 filled += count
                 if not count:
                     self._ended = True
                     break
         return filled
+
+    def _read(self, slot: Slot, view: memoryview) -> int:
+        if self._relayed:
+            try:
+                return slot.relay().read(self._fd, view)
+            except OSError as why:
+                if not no_relay(why):
+                    raise
+                self._relayed = False
+        return os.readv(self._fd, [view])

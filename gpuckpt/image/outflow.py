@@ -15,12 +15,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuckpt.image.frames import SMALLEST_FRAME, Frame
-from gpuckpt.image.pipes import IDLE, Watch, widen
+from gpuckpt.image.pipes import IDLE, Watch
+from gpuckpt.image.relay import Relay, no_relay, widen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuckpt.image.crew import Budget, Crew
+    from gpuckpt.image.crew import Crew
+    from gpuckpt.image.memory import Budget
     from gpuckpt.image.reading import StoredFile
 
 
@@ -70,7 +72,8 @@ class Outflow:
         self._frames = iter(file.table)
         self._later: deque[Frame] = deque()
         self._window: deque[_Ahead] = deque()
-        self._written = 0  # bytes of the first frame that is not done with
+        self._written = 0  # bytes of the first frame in the window
+        self._relay: Relay | None = None
         os.set_blocking(fd, False)
 
     def run(self, crew: Crew, budget: Budget, ahead: int) -> None:
@@ -86,6 +89,7 @@ class Outflow:
             return
         widen(self._fd)
         try:
+            self._open_relay()
             while self._top_up(crew, budget, ahead):
                 first = self._window[0]
                 if self._write(first.result(), budget):
@@ -96,8 +100,10 @@ class Outflow:
                 else:
                     self._let_go(budget)
                     self._watch.ready()
+            self._flush()
         finally:
             self._let_go(budget)
+            self._close_relay()
 
     def _run_small(self) -> None:
         for frame in self._frames:
@@ -121,17 +127,46 @@ class Outflow:
 
     def _write(self, raw: bytes, budget: Budget | None) -> bool:
         """Write the rest of a frame; False if others need its memory and the reader stands."""
-        view = memoryview(raw)[self._written :]
-        while view:
+        view = memoryview(raw)
+        while self._written < len(view):
             try:
-                count = os.write(self._fd, view)
+                self._move(view[self._written :])
             except BlockingIOError:
                 if not self._watch.ready(IDLE) and budget and budget.wanted:
                     return False
-            else:
-                view = view[count:]
-                self._written += count
         return True
+
+    def _move(self, view: memoryview) -> None:
+        if self._relay is None:
+            self._written += os.write(self._fd, view)
+            return
+        self._written += self._relay.put(view)
+        try:
+            self._relay.push(self._fd)
+        except OSError as why:
+            if not no_relay(why):
+                raise
+            self._written -= self._relay.held  # this is the first push of all
+            self._close_relay()
+
+    def _flush(self) -> None:
+        while self._relay and self._relay.held:
+            try:
+                self._relay.push(self._fd)
+            except BlockingIOError:
+                self._watch.ready()
+
+    def _open_relay(self) -> None:
+        try:
+            self._relay = Relay()
+        except OSError as why:
+            if not no_relay(why):
+                raise
+
+    def _close_relay(self) -> None:
+        if self._relay:
+            self._relay.close()
+            self._relay = None
 
     def _let_go(self, budget: Budget) -> None:
         frames = [item.frame for item in self._window]

@@ -17,9 +17,10 @@ from blake3 import blake3
 from gpuckpt.errors import GpuckptError, ImageDamaged, WriteFailed
 from gpuckpt.image import disk, names
 from gpuckpt.image.codec import Codec
-from gpuckpt.image.crew import Crew, Slot, Slots, Stopped, cores, keep_freed_memory
+from gpuckpt.image.crew import Crew, cores
 from gpuckpt.image.frames import FRAME_SIZE, largest_stored
 from gpuckpt.image.intake import Intake
+from gpuckpt.image.memory import Slot, Slots, Stopped, keep_freed_memory
 from gpuckpt.image.packing import Owner, Packed, PackedFile
 
 if TYPE_CHECKING:
@@ -214,5 +215,6 @@ class Packer:
             crew.dismiss()
         for file in self._files.values():
             file.close()
+        self._slots.close()
         os.close(self._stop)
         os.close(self._fd)

@@ -17,7 +17,7 @@ from gpuckpt.image.sink import Sink
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gpuckpt.image.crew import Slot
+    from gpuckpt.image.memory import Slot
 
     Parts: TypeAlias = Sequence[bytes | memoryview]
 

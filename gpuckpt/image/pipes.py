@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import select
-from contextlib import suppress
 
-from gpuckpt.image.crew import Stopped
+from gpuckpt.image.memory import Stopped
 
 IDLE = 50  # milliseconds without a byte after which memory is given up, if others want it
-_PIPE_SIZE = 1 << 20  # what an unprivileged user may ask for
 
 
 class Watch:
@@ -32,10 +29,3 @@ class Watch:
         if any(fd == self._stop for fd, _ in seen):
             raise Stopped
         return bool(seen)
-
-
-def widen(fd: int) -> None:
-    """Give a pipe room for a MiB, if it has less and may have more."""
-    with suppress(OSError):  # no pipe, or the user's pipes are at their limit
-        if fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ) < _PIPE_SIZE:
-            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)

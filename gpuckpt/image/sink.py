@@ -14,8 +14,8 @@ import os
 from typing import TYPE_CHECKING
 
 from gpuckpt.image import disk
-from gpuckpt.image.crew import Scratch
 from gpuckpt.image.frames import FRAME_SIZE, largest_stored
+from gpuckpt.image.memory import Scratch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -101,6 +101,17 @@ class Image:
             raise
         return fd
 
+    def open_direct(self, entry: FileEntry, fd: int) -> int | None:
+        """Return the file that `fd` is, open once more past the page cache; None if it cannot."""
+        try:
+            again = os.open(names.stored_name(entry.name), _READ | os.O_DIRECT, dir_fd=self.criu_fd)
+        except OSError:
+            return None
+        if os.path.samestat(os.fstat(fd), os.fstat(again)):
+            return again
+        os.close(again)
+        return None
+
     def table(self, entry: FileEntry, fd: int) -> FrameTable:
         """Return the frame table of the open stored file, checked against its digest.
 

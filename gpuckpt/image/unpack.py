@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import ImageDamaged, ImageError
-from gpuckpt.image.crew import Budget, Crew, Stopped, cores, keep_freed_memory
+from gpuckpt.image.crew import Crew, cores
 from gpuckpt.image.damage import Damaged, refusal
 from gpuckpt.image.frames import FRAME_SIZE, largest_stored
+from gpuckpt.image.memory import Budget, Stopped, keep_freed_memory
 from gpuckpt.image.outflow import Outflow
 from gpuckpt.image.reading import StoredFile
 
@@ -44,7 +45,8 @@ class Unpacker:
         self._image = image
         self._on_bytes = on_bytes
         each = largest_stored(FRAME_SIZE)
-        self._workers = min(workers or cores(), max(1, memory // 3 // each))
+        # more than cores: what is not in the page cache is waited for
+        self._workers = min(workers or cores() + 2, max(1, memory // 3 // each))
         self._budget = Budget(memory - self._workers * each)
         self._crew = Crew("unpack", self._workers)
         self._changed = threading.Condition()
@@ -62,8 +64,8 @@ class Unpacker:
         Call it in a thread of its own for every stream.
 
         Raises:
-            ImageDamaged: it is not in the image, or not as it was stored. What came before the
-                damaged frame was written, nothing of it or after it.
+            ImageDamaged: it is not in the image, or not as it was stored; no byte of the damaged
+                frame, or of what comes after it, was handed over.
             ImageUntrusted: others could have written it.
             BrokenPipeError: the reader went away; it may simply have had enough.
             ImageError: `close` was called.

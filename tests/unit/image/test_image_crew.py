@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuckpt.image import disk
-from gpuckpt.image.crew import Budget, Countdown, Crew, Lane, Slots, Stopped
+from gpuckpt.image.crew import Countdown, Crew, Lane
+from gpuckpt.image.memory import Budget, Slots, Stopped
 from gpuckpt.image.sink import Sink
 from tests.image_streams import PATIENCE, eventually, threads
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import stat
@@ -114,6 +115,17 @@ def test_a_file_and_a_nonblocking_pipe_are_streams_too(tmp_path: Path) -> None:
     first, second = packer.finish()
     assert unpacked(tmp_path / "out", first) == noise(6 * MIB)
     assert unpacked(tmp_path / "out", second) == noise(5 * MIB)
+
+
+def test_a_stream_that_no_pages_can_be_moved_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: object) -> int:
+        raise OSError(errno.EINVAL, "not so")
+
+    monkeypatch.setattr(os, "splice", refuses)
+    (entry,) = pack(tmp_path, {"a.img": noise(9 * MIB)})
+    assert unpacked(tmp_path, entry) == noise(9 * MIB)
 
 
 def test_bytes_are_told_as_they_are_packed(tmp_path: Path) -> None:
