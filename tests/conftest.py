@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NEEDS = {"root": ("root", "criu"), "gpu": ("root", "criu", "gpu")}
 REAL = {"root", "gpu", "cli", "bench"}  # folders whose tests start the programs they need
 MARK = "GPUCKPT_TEST_SESSION"  # inherited by every process that a test starts
-KEPT = {MARK, "GPUCKPT_REQUIRE"}
+KEPT = {MARK, "GPUCKPT_REQUIRE", "PYTHONPATH"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -82,7 +82,7 @@ def pytest_terminal_summary(
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Keep the developer's settings and state out of every test."""
-    for name in [name for name in os.environ if name.startswith("GPUCKPT_")]:
+    for name in [name for name in os.environ if name.startswith(("GPUCKPT_", "PYTHON"))]:
         if name not in KEPT:
             monkeypatch.delenv(name)
     criu = abilities.criu_program()

@@ -52,6 +52,7 @@ def test_a_process_left_behind_fails_the_run(tmp_path: Path) -> None:
         "\n    child.returncode = 0"
     )
     done = pytest_on(leaves, tmp_path, GPUCKPT_TEST_SESSION="sample")
+    assert "process " in done.stdout, done.stdout + done.stderr
     pid = int(done.stdout.partition("process ")[2].partition(":")[0])
     os.kill(pid, 9)
     assert done.returncode == pytest.ExitCode.TESTS_FAILED

@@ -34,7 +34,9 @@ _OUTPUT_LOST = 1
 def main() -> None:
     """Run the command line and end the program."""
     streams.prepare()
-    sys.exit(run(sys.argv[1:]))
+    status = run(sys.argv[1:])
+    streams.leave()
+    sys.exit(status)
 
 
 def run(argv: Sequence[str]) -> int:

@@ -7,6 +7,7 @@ closed: what is told along the way is lost then, and nothing else.
 from __future__ import annotations
 
 import io
+import os
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
@@ -76,9 +77,46 @@ class Tolerant(io.TextIOBase):
             except OSError as why:
                 self.broken = why
 
+    def close(self) -> None:
+        """Leave the stream below open: it is not ours, and may be gone when we are collected."""
+
 
 def prepare() -> None:
-    """Let both streams show any name there is: undecodable bytes become visible escapes."""
+    """Let both streams show any name there is: undecodable bytes become visible escapes.
+
+    A standard descriptor that the caller closed leads to /dev/null from here on: otherwise the
+    next file opened, an image's perhaps, would take its number and our text.
+    """
+    for number in range(3):
+        with suppress(OSError):
+            os.fstat(number)
+            continue
+        os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
+        os.set_inheritable(number, True)
+    if sys.stdout is None:
+        sys.stdout = _over(1)
+    if sys.stderr is None:
+        sys.stderr = _over(2)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def _over(number: int) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.FileIO(number, "w", closefd=False), encoding="utf-8")
+
+
+def leave() -> None:
+    """Let go of both streams; what could not be written by now is lost, and was told.
+
+    Python flushes them once more at its end, and a failure there would replace the exit status.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+        except ValueError:
+            continue  # closed by the caller

@@ -247,6 +247,14 @@ def test_a_result_that_cannot_be_written_is_no_success() -> None:
     assert b"its result could not be written" in done.stderr
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_standard_stream_is_like_the_null_device(closed: str, tmp_path: Path) -> None:
+    line = f'"{sys.executable}" -m gpuckpt show "{tmp_path}" {closed}'
+    done = subprocess.run(["sh", "-c", line], capture_output=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 7
+    assert b"Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("line", ["--help", "--version", "dump --help"])
 def test_help_that_cannot_be_written_ends_in_one_line(line: str) -> None:
     with Path("/dev/full").open("wb") as full:
