@@ -38,7 +38,7 @@ class Terminal:
         """Tell it on `screen`."""
         self._screen = screen
         self._lock = threading.RLock()
-        self._running: list[Meter] = []
+        self._running: tuple[Meter, ...] = ()  # replaced as a whole: it is drawn without the lock
         self._live: Live | None = None
         self._spinner = Spinner("dots" if terminal.fancy(screen) else "line", style="cyan")
 
@@ -66,20 +66,23 @@ class Terminal:
     def close(self) -> None:
         """Give the cursor back."""
         with self._lock:
-            self._running.clear()
+            self._running = ()
             self._stop()
 
     def __rich__(self) -> RenderableType:
-        """Draw the running steps, as they are now."""
+        """Draw the running steps, as they are now.
+
+        The drawing thread comes here with rich's own lock held, for which a thread that ends a
+        step waits with ours: taking ours here would stop both for ever, and the dump with them.
+        """
         grid = self._grid()
-        with self._lock:
-            for meter in self._running:
-                grid.add_row(self._spinner, *self._cells(meter, running=True))
+        for meter in self._running:
+            grid.add_row(self._spinner, *self._cells(meter, running=True))
         return grid
 
     def _begin(self, meter: Meter) -> None:
         with self._lock:
-            self._running.append(meter)
+            self._running = (*self._running, meter)
             if self._live is None:
                 self._live = Live(self, console=self._screen, transient=True, refresh_per_second=8)
                 self._live.start()
@@ -87,8 +90,7 @@ class Terminal:
     def _end(self, meter: Meter, tone: Tone) -> None:
         meter.end()
         with self._lock:
-            if meter in self._running:
-                self._running.remove(meter)
+            self._running = tuple(other for other in self._running if other is not meter)
             if not self._running:
                 self._stop()
             grid = self._grid()

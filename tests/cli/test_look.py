@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from gpuckpt.cli.page import Page
     from tests.cli.conftest import Flows, Ran
 
+PATIENCE = 30.0  # seconds; a grid of one row is drawn
 BLOCKED = failure.page("dump", errors.Blocked("4 findings stop it", findings=samples.FINDINGS))
 PAGES = {
     "blocked": BLOCKED,
@@ -149,6 +151,16 @@ def test_steps_on_a_terminal_stand_when_they_are_done() -> None:
     assert finished[2] == "! careful"
     assert finished[3].startswith("✗ commit")
     assert "\x1b[?25h" in stream.getvalue()  # the cursor is back
+
+
+def test_drawing_never_waits_for_a_step_that_ends() -> None:
+    """The thread that draws holds rich's lock, for which the step's end waits with ours."""
+    story = Terminal(Console(file=io.StringIO(), width=80, force_terminal=True))
+    drawn = threading.Thread(target=story.__rich__, daemon=True)
+    with story._lock:
+        drawn.start()
+        drawn.join(PATIENCE)
+        assert not drawn.is_alive()
 
 
 class Broken(io.StringIO):
