@@ -58,8 +58,10 @@ class CudaOutcome:
     `action` is state, open, lock, checkpoint, restore or unlock. `error` is empty if the process
     is where the action leads, else the CUresult's name without CUDA_ERROR_ (NOT_READY: the lock's
     time ran out), or one of GONE, BUSY (another gpuckpt is at work on it), NO_ANSWER, CALLER_LOST,
-    UNEXPECTED_STATE, UNKNOWN. `before` and `after` were read from the driver; None: it could not
-    be read. `gone`: the process died.
+    STOPPED (the process is, so the driver cannot ask it), NOT_STOPPED (its threads could not be
+    held), UNEXPECTED_STATE, UNKNOWN. `before` and `after` were read from the driver; None: it could
+    not be read. `gone`: the process died. `restore_thread`, told by open, is the thread that the
+    driver works through, 0 if it does not say.
     """
 
     pid: int
@@ -69,6 +71,7 @@ class CudaOutcome:
     after: CudaState | None = None
     gone: bool = False
     detail: str = ""
+    restore_thread: int = 0
     seconds: float = 0.0
 
     @property

@@ -117,7 +117,7 @@ class _Dump:
             step.say(f"{_pids(self.cuda.pids)}, {rounds} round{'s' * (rounds > 1)}")
         if self.cuda.pids:
             with self.record.phase("gpu-out", "GPU memory to host memory") as step:
-                self._note("checkpoint")
+                self._note("checkpoint", first=self.cuda.first, threads=self.cuda.threads)
                 self.cuda.checkpoint()
                 step.advance(self.cuda.bytes)
         self.cuda.check_leftovers(self._relist().pids)
@@ -170,6 +170,7 @@ class _Dump:
                 sight=self.sight,
                 tree=self._relist(),
                 first=self.cuda.first,
+                threads=self.cuda.threads,
                 uses=self.cuda.uses,
                 leave_running=self.request.leave_running,
                 labels=self.request.labels,
@@ -229,9 +230,9 @@ class _Dump:
         self.undo.run(why)
         self.operation.journal.close(self.entry)
 
-    def _note(self, step: str, stage: str = "") -> None:
-        """Write down what is about to be done."""
-        self.entry = self.operation.journal.step(self.entry, step, stage)
+    def _note(self, step: str, **known: object) -> None:
+        """Write down what is about to be done, and what has become known."""
+        self.entry = self.operation.journal.step(self.entry, step, **known)
 
     def _finish(self, stage: Stage) -> None:
         """After the commit: let the job go on, or see that it is gone."""

@@ -43,7 +43,12 @@ def states_of(tools: Toolbox, pids: Iterable[int]) -> States:
     Raises:
         GpuStepFailed: the driver gave no answer.
     """
-    candidates = tools.proc.cuda_candidates(pids)
+    # the driver cannot ask a process that is stopped; it would wait for ever
+    candidates = [
+        pid
+        for pid in tools.proc.cuda_candidates(pids)
+        if (process := tools.proc.process(pid)) and process.state not in {"T", "t"}
+    ]
     if not candidates:
         return {}
     try:
@@ -57,10 +62,18 @@ class CudaTree:
     """The CUDA processes of one tree in one operation."""
 
     def __init__(
-        self, tools: Toolbox, interrupts: Interrupts, first: Mapping[int, CudaState]
+        self,
+        tools: Toolbox,
+        interrupts: Interrupts,
+        first: Mapping[int, CudaState],
+        threads: Mapping[int, int] | None = None,
     ) -> None:
-        """Remember in which state each process was `first`."""
+        """Remember in which state each process was `first`.
+
+        `threads` are the restore threads of processes that are parked.
+        """
         self.first: States = dict(first)
+        self.threads = dict(threads or {})
         self._tools = tools
         self._interrupts = interrupts
         self._uses: tuple[GpuUse, ...] = ()
@@ -86,12 +99,7 @@ class CudaTree:
         Raises:
             GpuStepFailed: a helper could not be made ready; nothing was touched.
         """
-        if not self.first:
-            return
-        try:
-            self._tools.cuda.open(self.first)
-        except CudaCallFailed as why:
-            raise _translated(why) from why
+        self._open(self.first)
 
     def lock(self, timeout: float, relist: Callable[[], Tree]) -> int:
         """Lock every CUDA process, newcomers included; return how many rounds it took.
@@ -193,10 +201,18 @@ class CudaTree:
         """Take up processes that have started CUDA since we looked; whether there were any."""
         found = states_of(self._tools, tree.pids)
         fresh = {pid: state for pid, state in found.items() if pid not in self.first}
-        if fresh:
-            self._tools.cuda.open(fresh)
-            self.first |= fresh
+        self._open(fresh)
+        self.first |= fresh
         return bool(fresh)
+
+    def _open(self, first: States) -> None:
+        if not first:
+            return
+        known = {pid: tid for pid, tid in self.threads.items() if pid in first}
+        try:
+            self.threads |= self._tools.cuda.open(first, known)
+        except CudaCallFailed as why:
+            raise _translated(why) from why
 
     def _wait_for_memory(self, pids: list[int], gpu_map: Mapping[str, str]) -> None:
         """Wait until each GPU has the room that the processes need.

@@ -26,7 +26,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One operation: who runs it, on which processes, what it had done last.
 
     `first` holds the driver's state of each CUDA process before the operation, `stage` the folder
-    that becomes the image.
+    that becomes the image. `threads` holds the driver's thread in each CUDA process: one that was
+    parked cannot be asked for it.
     """
 
     id: str
@@ -37,6 +38,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     image: str
     processes: tuple[ProcessRef, ...]
     first: dict[int, CudaState]
+    threads: dict[int, int] = {}
     stage: str = ""
     step: str = "opened"
 
@@ -88,9 +90,9 @@ class Journal:
                     )
             self._write(entry)
 
-    def step(self, entry: Entry, step: str, stage: str = "") -> Entry:
-        """Record on disk what is about to be done, and the stage once there is one."""
-        entry = msgspec.structs.replace(entry, step=step, stage=stage or entry.stage)
+    def step(self, entry: Entry, step: str, **known: object) -> Entry:
+        """Record on disk what is about to be done, and what has become `known` since."""
+        entry = msgspec.structs.replace(entry, step=step, **known)
         self._write(entry)
         return entry
 

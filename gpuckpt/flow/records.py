@@ -35,12 +35,14 @@ if TYPE_CHECKING:
 class Dumped:
     """What a dump has in hand when all images are stored and the tree stands frozen.
 
-    `first` are the driver's states before the dump, `read` gives one of CRIU's images whole.
+    `first` are the driver's states before the dump, `threads` the driver's own threads, `read`
+    gives one of CRIU's images whole.
     """
 
     sight: Sight
     tree: Tree
     first: Mapping[int, CudaState]
+    threads: Mapping[int, int]
     uses: tuple[GpuUse, ...]
     leave_running: bool
     labels: Mapping[str, str]
@@ -58,7 +60,7 @@ def manifest(tools: Toolbox, dumped: Dumped) -> Manifest:
     sight = dumped.sight
     tasks = criuimage.read_pstree(dumped.read("pstree.img"))
     return Manifest(
-        needs=("criu-stream", "cuda-in-pages") if dumped.first else ("criu-stream",),
+        needs=_needs(dumped),
         image_id=uuid4().hex,
         created=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         gpuckpt=__version__,
@@ -66,7 +68,7 @@ def manifest(tools: Toolbox, dumped: Dumped) -> Manifest:
         root_pid=sight.tree.root.pid,
         host=_host(sight.host),
         nvidia=_nvidia(sight.nvidia, dumped.uses) if dumped.first else None,
-        tree=tuple(_process(process, dumped.first) for process in dumped.tree.processes),
+        tree=tuple(_process(process, dumped) for process in dumped.tree.processes),
         ids=criuimage.ids(tasks),
         options=_options(dumped),
         outside=_outside(tools, dumped),
@@ -96,7 +98,17 @@ def _nvidia(facts: NvidiaFacts | None, uses: tuple[GpuUse, ...]) -> NvidiaRecord
     return NvidiaRecord(driver=facts.driver, cuda=facts.cuda, gpus=facts.gpus, uses=uses)
 
 
-def _process(process: Process, first: Mapping[int, CudaState]) -> ProcessRecord:
+def _needs(dumped: Dumped) -> tuple[str, ...]:
+    """Return what a restore must know of to bring this tree back."""
+    needs = ["criu-stream"]
+    if dumped.first:
+        needs.append("cuda-in-pages")
+    if any(dumped.threads.values()):
+        needs.append("cuda-parked")
+    return tuple(needs)
+
+
+def _process(process: Process, dumped: Dumped) -> ProcessRecord:
     return ProcessRecord(
         pid=process.pid,
         ppid=process.ppid,
@@ -110,7 +122,8 @@ def _process(process: Process, first: Mapping[int, CudaState]) -> ProcessRecord:
         cwd=process.cwd,
         uid=process.uid,
         gid=process.gid,
-        cuda=first.get(process.pid, CudaState.NONE),
+        cuda=dumped.first.get(process.pid, CudaState.NONE),
+        restore_thread=dumped.threads.get(process.pid, 0),
     )
 
 

@@ -46,8 +46,9 @@ def _bring_back(tools: Toolbox, entry: Entry, interrupts: Interrupts) -> None:
     if not first:
         return
     try:
-        tools.cuda.open(first)
-        CudaTree(tools, interrupts, first).bring_back()
+        cuda = CudaTree(tools, interrupts, first, entry.threads)
+        cuda.open()
+        cuda.bring_back()
     except GpuckptError as why:
         raise UndoIncomplete(
             f"an earlier dump of {entry.started} was killed and left process "

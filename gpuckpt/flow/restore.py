@@ -146,12 +146,13 @@ class _Restore:
         tools = self.tools
         away = dict.fromkeys(self.cuda_pids, CudaState.CHECKPOINTED)
         first = {p.pid: CudaState(p.cuda) for p in self.manifest.tree if p.pid in away}
+        threads = {p.pid: p.restore_thread for p in self.manifest.tree if p.pid in away}
         cuda = CudaTree(tools, self.interrupts, first)
         cuda.expect(self.manifest.nvidia.uses if self.manifest.nvidia else ())
         with self.record.phase("gpu-in", "host memory to GPU memory") as step:
             try:
                 # if we die here, a restored process must not be touched by anybody else
-                CudaTree(tools, self.interrupts, away).open()
+                CudaTree(tools, self.interrupts, away, threads).open()
                 cuda.bring_back(self.map)
             except GpuckptError as why:
                 raise RestoreFailed(str(why), hint=why.hint, excerpt=why.excerpt) from why

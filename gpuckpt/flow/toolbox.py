@@ -121,20 +121,31 @@ class CudaTool(Protocol):
     def states(self, pids: Sequence[int]) -> dict[int, CudaState]:
         """Ask the driver what it knows of each process; NONE for one that is gone."""
 
-    def open(self, first: Mapping[int, CudaState]) -> None:
+    def open(
+        self, first: Mapping[int, CudaState], threads: Mapping[int, int] = ...
+    ) -> dict[int, int]:
         """Get ready to act on these processes and to bring them back to `first` if we die.
 
-        May be called again for more. `first` CHECKPOINTED means: leave it as it is.
+        May be called again for more. `first` CHECKPOINTED means: leave it as it is. Returns the
+        thread of each through which the driver works, 0 if it does not say; `threads` gives those
+        of processes that are parked, which cannot be asked for it.
         """
 
     def lock(self, pids: Sequence[int], timeout: float) -> dict[int, CudaState]:
         """RUNNING to LOCKED, at most `timeout` seconds each."""
 
     def checkpoint(self, pids: Sequence[int]) -> dict[int, CudaState]:
-        """LOCKED to CHECKPOINTED: GPU bytes move into the process's own memory."""
+        """LOCKED to CHECKPOINTED: GPU bytes move into the process's own memory.
+
+        A process whose restore thread is known is parked by it: stopped, and none of its threads
+        has run since the driver took its state.
+        """
 
     def restore(self, pids: Sequence[int], gpu_map: Mapping[str, str]) -> dict[int, CudaState]:
-        """CHECKPOINTED to LOCKED; `gpu_map` old UUID to new, empty for the same GPUs."""
+        """CHECKPOINTED to LOCKED; `gpu_map` old UUID to new, empty for the same GPUs.
+
+        A parked process runs again after it.
+        """
 
     def unlock(self, pids: Sequence[int]) -> dict[int, CudaState]:
         """LOCKED to RUNNING."""

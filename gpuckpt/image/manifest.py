@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FORMAT = "gpuckpt-image-1"
-KNOWN_NEEDS = frozenset({"criu-stream", "cuda-in-pages"})
+KNOWN_NEEDS = frozenset({"criu-stream", "cuda-in-pages", "cuda-parked"})
 LARGEST_MANIFEST = 64 << 20
 
 
@@ -60,7 +60,11 @@ class NvidiaRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One process of the dumped tree; `cuda` is its driver state before the dump."""
+    """One process of the dumped tree; `cuda` is its driver state before the dump.
+
+    `restore_thread` other than 0: it comes back stopped, and may run again only when the driver,
+    working through this thread alone, has given it its GPU state back.
+    """
 
     pid: int
     ppid: int
@@ -75,6 +79,7 @@ class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
     uid: int
     gid: int
     cuda: str
+    restore_thread: int = 0
 
 
 class FileRecord(msgspec.Struct, frozen=True, kw_only=True):

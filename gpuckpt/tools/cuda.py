@@ -11,6 +11,7 @@ import math
 import os
 import shutil
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.errors import Bug, CudaCallFailed
@@ -41,9 +42,13 @@ class NoCuda:
         """See CudaTool."""
         return dict.fromkeys(pids, CudaState.NONE)
 
-    def open(self, first: Mapping[int, CudaState]) -> None:
+    def open(
+        self, first: Mapping[int, CudaState], threads: Mapping[int, int] = MappingProxyType({})
+    ) -> dict[int, int]:
         """See CudaTool."""
+        del threads
         _refuse(first)
+        return {}
 
     def lock(self, pids: Sequence[int], timeout: float) -> dict[int, CudaState]:  # noqa: ARG002
         """See CudaTool."""
@@ -109,15 +114,18 @@ class Cuda:
                 found[pid] = self._crew.scout(pid)
         return _result("state", (found[pid] for pid in pids))
 
-    def open(self, first: Mapping[int, CudaState]) -> None:
+    def open(
+        self, first: Mapping[int, CudaState], threads: Mapping[int, int] = MappingProxyType({})
+    ) -> dict[int, int]:
         """See CudaTool.
 
         Raises:
             CudaCallFailed: a process is gone, or its state cannot be read.
             DriverUnfit: nothing here can ask the driver.
         """
-        if first:
-            _result("open", self._crew.open(first).values())
+        told = self._crew.open(first, threads) if first else {}
+        _result("open", told.values())
+        return {pid: one.restore_thread for pid, one in told.items()}
 
     def lock(self, pids: Sequence[int], timeout: float) -> dict[int, CudaState]:
         """See CudaTool. Raises CudaCallFailed; NOT_READY is the timeout."""

@@ -74,6 +74,14 @@ class Binary:
         except ValueError as why:
             raise CallRefused("UNKNOWN", f"the state is said to be {said[:80]!r}") from why
 
+    def restore_thread(self, pid: int) -> int:
+        """See Driver."""
+        said = self._call("--get-restore-tid", "--pid", str(pid)).stdout.strip()
+        try:
+            return int(said)
+        except ValueError as why:
+            raise CallRefused("UNKNOWN", f"the restore thread is said to be {said[:80]!r}") from why
+
     def lock(self, pid: int, timeout_ms: int) -> None:
         """See Driver."""
         self._call("--action", "lock", "--pid", str(pid), "--timeout", str(timeout_ms))

@@ -53,6 +53,7 @@ class Crew:
         self._scout: Caller | None = None
         self._callers: dict[int, Caller] = {}
         self._first: dict[int, CudaState] = {}
+        self._threads: dict[int, int] = {}
         self._abandoned: list[Caller] = []
 
     def __contains__(self, pid: int) -> bool:
@@ -95,20 +96,35 @@ class Crew:
             return "the process for the driver's calls ended at once"
         return f"the driver did not start within {self._patience.start:g} s"
 
-    def open(self, first: Mapping[int, CudaState]) -> dict[int, CudaOutcome]:
-        """Give each process a call process of its own and tell it the first state."""
+    def open(
+        self, first: Mapping[int, CudaState], threads: Mapping[int, int]
+    ) -> dict[int, CudaOutcome]:
+        """Give each process a call process of its own and tell it the first state.
+
+        `threads` are the restore threads of those that are parked.
+        """
         self.backend()
         self._first.update(first)
+        self._threads.update(threads)
         for pid in first:
             if pid not in self._callers or self._callers[pid].lost:
                 self._hire(pid)
         listen([self._callers[pid] for pid in first], self._patience.start)
         wait = int(self._patience.claim * 1000)
         asks = {
-            pid: Ask(id=0, action="open", pid=pid, first=first[pid], timeout_ms=wait)
+            pid: Ask(
+                id=0,
+                action="open",
+                pid=pid,
+                first=first[pid],
+                timeout_ms=wait,
+                restore_thread=self._threads.get(pid, 0),
+            )
             for pid in first
         }
-        return self._tell(asks, self._patience.claim + self._patience.question)
+        told = self._tell(asks, self._patience.claim + self._patience.question)
+        self._threads.update({pid: one.restore_thread for pid, one in told.items() if one.ok})
+        return told
 
     def ask(self, asks: Mapping[int, Ask], patience: float) -> dict[int, CudaOutcome]:
         """Ask opened processes all at once and wait for all.
@@ -120,7 +136,7 @@ class Crew:
             self._callers[pid].listen()  # hears the end of one that nobody was waiting for
         lost = [pid for pid in asks if self._callers[pid].lost]
         if lost:
-            self.open({pid: self._first[pid] for pid in lost})
+            self.open({pid: self._first[pid] for pid in lost}, {})
         listen([self._callers[pid] for pid in asks], self._patience.question)
         return self._tell(asks, patience)
 
@@ -171,7 +187,8 @@ class Crew:
         """Release all; nobody is killed."""
         scouts = [self._scout] if self._scout is not None else []
         callers: Collection[Caller] = [*self._callers.values(), *self._abandoned, *scouts]
-        self._callers, self._first, self._abandoned, self._scout = {}, {}, [], None
+        self._callers, self._first, self._threads = {}, {}, {}
+        self._abandoned, self._scout = [], None
         for caller in callers:
             caller.release()
         for caller in callers:
@@ -190,6 +207,7 @@ def outcome(ask: Ask, caller: Caller) -> CudaOutcome:
             after=answer.after,
             gone=answer.gone,
             detail=answer.detail,
+            restore_thread=answer.restore_thread,
             seconds=caller.seconds,
         )
     error = "CALLER_LOST" if caller.lost else "NO_ANSWER"

@@ -60,6 +60,9 @@ class Driver(Protocol):
     def state(self, pid: int) -> CudaState:
         """Return the state; NONE if there is no CUDA in the process."""
 
+    def restore_thread(self, pid: int) -> int:
+        """Return the thread through which the driver works inside the process."""
+
     def lock(self, pid: int, timeout_ms: int) -> None:
         """Hold the process's CUDA calls once its GPU work is done."""
 
@@ -93,6 +96,11 @@ class Bindings:
             if why.name == "NOT_INITIALIZED":  # what the driver says of a pid without CUDA
                 return CudaState.NONE
             raise
+
+    def restore_thread(self, pid: int) -> int:
+        """See Driver."""
+        with _named():
+            return int(self._process(pid).restore_thread_id)
 
     def lock(self, pid: int, timeout_ms: int) -> None:
         """See Driver."""

@@ -26,7 +26,8 @@ import msgspec
 
 from gpuckpt.model import CudaState
 from gpuckpt.tools.cuda_binary import Binary
-from gpuckpt.tools.cuda_driver import Driver, DriverMissing, load_bindings
+from gpuckpt.tools.cuda_driver import CallRefused, Driver, DriverMissing, load_bindings
+from gpuckpt.tools.cuda_hold import Hold
 from gpuckpt.tools.cuda_steps import POLL, ask_state, bring_back, perform, read_back
 from gpuckpt.tools.cuda_target import Claim, Room, Target
 from gpuckpt.tools.cuda_wire import Answer, Ask, Hello, Line, line, read_ask
@@ -46,27 +47,29 @@ class Switch:
     def __init__(self, nvidia: Nvidia, longest_hold: float = LONGEST_HOLD) -> None:
         """Start with nothing to do."""
         self.target: Target | None = None
+        self.hold = Hold(0, 0)
         self._first: CudaState | None = None
         self._room: Room | None = None
         self._claim: Claim | None = None
         self._nvidia = nvidia
         self._longest_hold = longest_hold
 
-    def arm(self, target: Target, first: CudaState | None, patience: float) -> bool:
+    def arm(self, driver: Driver, target: Target, ask: Ask) -> bool:
         """Remember the process, what it holds, and the state to lead it back to.
 
-        False if another gpuckpt, or what is left of one, did not let go of it in `patience`
-        seconds.
+        False if another gpuckpt, or what is left of one, did not let go of it in time.
         """
         if self.target is None:
             claim = Claim(target)
-            if not claim.take(patience):
+            if not claim.take(ask.timeout_ms / 1000):
                 return False
             self._claim = claim
-            if first in {CudaState.RUNNING, CudaState.LOCKED}:
+            if ask.first in {CudaState.RUNNING, CudaState.LOCKED}:
                 self._room = Room.of(target, self._nvidia)
+            spared = ask.restore_thread or _restore_thread(driver, target)
+            self.hold = Hold(target.pid, spared, parked=target.stopped())
         self.target = target
-        self._first = first
+        self._first = ask.first
         return True
 
     def release(self) -> None:
@@ -79,8 +82,9 @@ class Switch:
             return None
         deadline = time.monotonic() + self._longest_hold
         while self.target.alive():
-            if not self.target.held() and self._fits(driver, self.target):
-                return bring_back(driver, self.target, self._first)
+            held = self.target.held(parked=self.hold.parked)
+            if not held and self._fits(driver, self.target):
+                return bring_back(driver, self.target, self.hold, self._first)
             if time.monotonic() >= deadline:
                 return None  # better suspended, for `gpuckpt repair`, than stuck for good
             time.sleep(POLL)
@@ -95,7 +99,7 @@ class Switch:
         """Whether leading it back takes no GPU memory, or that memory is free."""
         if self._room is None:
             return True
-        now = read_back(driver, target)
+        now = read_back(driver, target, self.hold)
         return now is not CudaState.CHECKPOINTED or self._room.enough()
 
 
@@ -119,19 +123,36 @@ def _answer(driver: Driver, switch: Switch, ask: Ask) -> Answer:
     """Do what is asked; whatever goes wrong is an answer too."""
     try:
         if ask.action == "state":
-            return ask_state(driver, _target(switch, ask.pid), ask)
-        if ask.action == "open":
             target = _target(switch, ask.pid)
-            patience = ask.timeout_ms / 1000
-            if target is not None and not switch.arm(target, ask.first, patience):
-                return Answer(id=ask.id, error="BUSY", detail="another gpuckpt is at work on it")
-            found = ask_state(driver, target, ask)
-            return found if not found.gone else msgspec.structs.replace(found, error="GONE")
+            hold = switch.hold if target is switch.target else Hold(0, 0)
+            return ask_state(driver, target, hold, ask)
+        if ask.action == "open":
+            return _open(driver, switch, ask)
         if switch.target is None or switch.target.pid != ask.pid:
             return Answer(id=ask.id, error="UNKNOWN", detail=f"pid {ask.pid} was never opened")
-        return perform(driver, switch.target, ask)
+        return perform(driver, switch.target, switch.hold, ask)
     except Exception as why:  # noqa: BLE001 - this process must not end while it is armed
         return Answer(id=ask.id, error="UNKNOWN", detail=f"{type(why).__name__}: {why}")
+
+
+def _open(driver: Driver, switch: Switch, ask: Ask) -> Answer:
+    target = _target(switch, ask.pid)
+    if target is not None and not switch.arm(driver, target, ask):
+        return Answer(id=ask.id, error="BUSY", detail="another gpuckpt is at work on it")
+    found = ask_state(driver, target, switch.hold, ask)
+    if found.gone:
+        return msgspec.structs.replace(found, error="GONE")
+    return msgspec.structs.replace(found, restore_thread=switch.hold.spared)
+
+
+def _restore_thread(driver: Driver, target: Target) -> int:
+    """Ask for the thread to be spared; 0 if the driver does not say, or cannot be asked."""
+    if target.stopped():
+        return 0
+    try:
+        return driver.restore_thread(target.pid)
+    except CallRefused:
+        return 0
 
 
 def _target(switch: Switch, pid: int) -> Target | None:

@@ -13,6 +13,7 @@ import msgspec
 
 from gpuckpt.model import CudaState
 from gpuckpt.tools.cuda_driver import CallRefused, Driver, Unsettled
+from gpuckpt.tools.cuda_hold import Hold, HoldFailed
 from gpuckpt.tools.cuda_wire import Action, Answer, Ask
 
 if TYPE_CHECKING:
@@ -34,35 +35,42 @@ _DYING: Final = 1.0  # seconds; the call that kills a process answers before the
 _GONE: Final = "the process is gone"
 
 
-def read_state(driver: Driver, pid: int) -> CudaState:
+def read_state(driver: Driver, pid: int, hold: Hold) -> CudaState:
     """Read the state, waiting for as long as the process is between two of them.
 
     Raises:
-        CallRefused: the driver does not say.
+        CallRefused: the driver does not say, or the process cannot be asked.
     """
-    while True:
-        try:
-            return driver.state(pid)
-        except Unsettled:
-            time.sleep(POLL)
+    try:
+        with hold.awake():
+            while True:
+                try:
+                    return driver.state(pid)
+                except Unsettled:
+                    time.sleep(POLL)
+    except HoldFailed as why:
+        raise CallRefused("NOT_STOPPED", str(why)) from why
 
 
-def read_back(driver: Driver, target: Target) -> CudaState | None:
+def read_back(driver: Driver, target: Target, hold: Hold) -> CudaState | None:
     """Read the state after a call; None if it cannot be read or the process is dead."""
     if not target.alive():
         return None
     try:
-        return read_state(driver, target.pid)
+        return read_state(driver, target.pid, hold)
     except CallRefused:
         return None
 
 
-def ask_state(driver: Driver, target: Target | None, ask: Ask) -> Answer:
+def ask_state(driver: Driver, target: Target | None, hold: Hold, ask: Ask) -> Answer:
     """Answer what state a process is in; NONE if it is gone."""
     if target is None or not target.alive():
         return Answer(id=ask.id, after=CudaState.NONE, gone=True, detail=_GONE)
+    if target.stopped() and not hold.parked:
+        detail = "the process is stopped, so the driver cannot ask it"
+        return Answer(id=ask.id, error="STOPPED", detail=detail)
     try:
-        now = read_state(driver, target.pid)
+        now = read_state(driver, target.pid, hold)
     except CallRefused as why:
         if not target.alive():
             return Answer(id=ask.id, after=CudaState.NONE, gone=True, detail=_GONE)
@@ -70,10 +78,10 @@ def ask_state(driver: Driver, target: Target | None, ask: Ask) -> Answer:
     return Answer(id=ask.id, before=now, after=now)
 
 
-def perform(driver: Driver, target: Target, ask: Ask) -> Answer:
+def perform(driver: Driver, target: Target, hold: Hold, ask: Ask) -> Answer:
     """Take one step if it is legal, and read what became of it."""
     source, goal = LEGAL[ask.action]
-    seen = ask_state(driver, target, ask)
+    seen = ask_state(driver, target, hold, ask)
     before = seen.before
     if before is None:
         return msgspec.structs.replace(seen, error="GONE", after=None) if seen.gone else seen
@@ -82,13 +90,35 @@ def perform(driver: Driver, target: Target, ask: Ask) -> Answer:
     if before != source:
         detail = f"cannot {ask.action} a process that is {before}, only one that is {source}"
         return msgspec.structs.replace(seen, error="ILLEGAL_STATE", detail=detail)
-    refused = _call(driver, target.pid, ask)
-    if refused is not None and refused.name in _MAY_HAVE_KILLED:
-        _await_death(target)
-    after = read_back(driver, target)
+    refused, after = _step(driver, target, hold, ask)
     gone = after is None and not target.alive()
     error, detail = _judge(ask.action, refused, after, gone=gone)
     return Answer(id=ask.id, error=error, before=before, after=after, gone=gone, detail=detail)
+
+
+def _step(
+    driver: Driver, target: Target, hold: Hold, ask: Ask
+) -> tuple[CallRefused | None, CudaState | None]:
+    """Make a call with the process's threads held as it needs, and read the state after it."""
+    try:
+        if ask.action == "checkpoint":
+            hold.take()
+        elif ask.action == "restore":
+            hold.wake()
+        refused = _call(driver, target.pid, ask)
+    except HoldFailed as why:
+        refused = CallRefused("NOT_STOPPED", str(why))
+    if refused is not None and refused.name in _MAY_HAVE_KILLED:
+        _await_death(target)
+    after = read_back(driver, target, hold)
+    # a process whose state is away must not run: its next CUDA call may crash it
+    unsure = after is None and ask.action == "restore"
+    if after is CudaState.CHECKPOINTED or unsure:
+        if not hold.parked:
+            hold.park()
+    else:
+        hold.let_go()
+    return refused, after
 
 
 def _judge(
@@ -105,15 +135,15 @@ def _judge(
     return "", ""
 
 
-def bring_back(driver: Driver, target: Target, first: CudaState) -> CudaState | None:
+def bring_back(driver: Driver, target: Target, hold: Hold, first: CudaState) -> CudaState | None:
     """Lead a process up to `first` (never down) and return where it is now.
 
     Up is from CHECKPOINTED over LOCKED to RUNNING; it stops at the first refusal.
     """
     for action in _UP.get(first, ()):
-        if read_back(driver, target) == LEGAL[action][0]:
-            _call(driver, target.pid, Ask(id=0, action=action, pid=target.pid))
-    return read_back(driver, target)
+        if read_back(driver, target, hold) == LEGAL[action][0]:
+            _step(driver, target, hold, Ask(id=0, action=action, pid=target.pid))
+    return read_back(driver, target, hold)
 
 
 def _call(driver: Driver, pid: int, ask: Ask) -> CallRefused | None:

@@ -51,15 +51,21 @@ class Target:
         # A process that crashed looks alive for as long as its core is written.
         return _status(self._folder).get("CoreDumping") != "1"
 
-    def held(self) -> bool:
+    def stopped(self) -> bool:
+        """Whether it is stopped as a whole, by a signal: the driver cannot ask it anything."""
+        stat = _stat(self._folder)
+        return stat is not None and stat.state == "T"
+
+    def held(self, *, parked: bool = False) -> bool:
         """Whether a thread of it is traced or stopped, or its cgroup frozen.
 
-        The driver works through a thread inside the process, which then cannot run.
+        The driver works through a thread inside the process, which then cannot run. A process
+        that we have `parked` ourselves is not held by that.
         """
         for tid in numbers(f"{self._folder}/task"):
             task = f"{self._folder}/task/{tid}"
             stat = _stat(task)
-            stopped = stat is not None and stat.state in _STOPPED
+            stopped = stat is not None and stat.state in _STOPPED and not parked
             if stopped or _status(task).get("TracerPid", "0") != "0":
                 return True
         return self._frozen()

@@ -27,7 +27,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Ask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One thing to do for one process. `timeout_ms` is for lock and open, `gpu_map` for restore.
 
-    `first` comes with open: the state the process had and gets back if gpuckpt dies.
+    `first` comes with open: the state the process had and gets back if gpuckpt dies; and so does
+    `restore_thread` for a process that is parked, which cannot be asked for it.
     """
 
     id: int
@@ -35,11 +36,15 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pid: int
     first: CudaState | None = None
     timeout_ms: int = 0
+    restore_thread: int = 0
     gpu_map: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What came of one ask; the fields are those of `CudaOutcome`."""
+    """What came of one ask; the fields are those of `CudaOutcome`.
+
+    `restore_thread` comes with open: the thread the driver works through, 0 if it does not say.
+    """
 
     id: int
     error: str = ""
@@ -47,6 +52,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     after: CudaState | None = None
     gone: bool = False
     detail: str = ""
+    restore_thread: int = 0
 
 
 Line = Hello | Ask | Answer

@@ -284,8 +284,9 @@ class _Cuda:
     def states(self, pids: Sequence[int]) -> dict[int, CudaState]:
         return {pid: self.host.cuda.get(pid, CudaState.NONE) for pid in pids}
 
-    def open(self, first: Mapping[int, CudaState]) -> None:
+    def open(self, first: Mapping[int, CudaState], threads: Mapping[int, int]) -> dict[int, int]:
         self.host.armed |= first
+        return {pid: threads.get(pid) or pid + 1000 for pid in first}
 
     def close(self) -> None:
         self.host.armed.clear()

@@ -142,6 +142,22 @@ def test_cuda_graphs(start: Start, operator: Field, bring_back: Callable[..., in
     assert not [line for line in job.lines() if line.startswith("failed")]
 
 
+@pytest.mark.parametrize("leave_running", [True, False])
+def test_threads_that_poll_the_gpu_all_the_time(
+    start: Start, operator: Field, bring_back: Callable[..., int], *, leave_running: bool
+) -> None:
+    """Their calls pass the driver's lock and would crash the job while its state is away."""
+    job = start("poller.py")
+    image = dump(operator, job, *(["--leave-running"] if leave_running else []))
+    if leave_running:
+        job.counts_on()
+        return
+    before = job.ticks()
+    bring_back(image)
+    wait(lambda: job.ticks() > before + 5, "it counts on")
+    assert not [line for line in job.lines() if line.startswith("failed")]
+
+
 def test_managed_memory_is_refused(start: Start, operator: Field, cuda: Cuda) -> None:
     """The driver refuses after the lock: everything is put back, and the text says why."""
     job = start("managed.py")

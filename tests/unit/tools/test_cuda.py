@@ -347,9 +347,9 @@ def test_the_next_gpuckpt_waits_for_the_way_back_of_a_killed_one(
     cuda: Cuda, driver: FakeDriver, jobs: Callable[[int], list[int]]
 ) -> None:
     (pid,) = jobs(1)
-    os.kill(pid, signal.SIGSTOP)
+    driver.fault(pid, "restore", hold=True)
     die_after(driver, pid, RUNNING, "lock", "checkpoint")
-    threading.Timer(0.3, os.kill, (pid, signal.SIGCONT)).start()
+    threading.Timer(0.3, driver.heal, (pid, "restore")).start()
     cuda.open({pid: RUNNING})
     assert driver.state(pid) == RUNNING
 
@@ -529,15 +529,112 @@ def test_the_first_state_is_what_a_process_comes_back_to(
     assert driver.state(pid) == first
 
 
-def test_nothing_is_done_while_the_process_cannot_run(
+class Tracer:
+    """Holds a process as CRIU does while it dumps."""
+
+    def __init__(self, pid: int) -> None:
+        self._child = subprocess.Popen(
+            [sys.executable, "-c", TRACE, str(pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert self._child.stdout is not None
+        assert self._child.stdout.readline() == b"held\n"
+
+    def let_go(self) -> None:
+        self._child.communicate()
+
+
+TRACE = """
+import sys
+from gpuckpt.tools.cuda_hold import Hold
+hold = Hold(int(sys.argv[1]), -1)
+hold.take()
+print("held", flush=True)
+sys.stdin.read()
+hold.let_go()
+"""
+
+
+def test_a_parked_process_is_stopped_until_its_state_is_back(
+    cuda: Cuda, jobs: Callable[[int], list[int]]
+) -> None:
+    (pid,) = jobs(1)
+    assert cuda.open({pid: RUNNING}) == {pid: pid}
+    cuda.lock([pid], 1)
+    assert state_letter(pid) == "S"
+    cuda.checkpoint([pid])
+    assert state_letter(pid) == "T"
+    assert cuda.states([pid]) == {pid: CHECKPOINTED}
+    assert state_letter(pid) == "T"
+    cuda.restore([pid], {})
+    assert state_letter(pid) == "S"
+    assert cuda.unlock([pid]) == {pid: RUNNING}
+
+
+def test_a_parked_process_of_an_image_is_woken_through_its_thread(
+    cuda: Cuda, driver: FakeDriver, jobs: Callable[[int], list[int]]
+) -> None:
+    (pid,) = jobs(1)
+    driver.put(pid, CHECKPOINTED)
+    os.kill(pid, signal.SIGSTOP)
+    assert eventually(lambda: state_letter(pid) == "T")
+    assert cuda.open({pid: CHECKPOINTED}, {pid: pid}) == {pid: pid}
+    assert state_letter(pid) == "T"
+    cuda.restore([pid], {})
+    cuda.unlock([pid])
+    assert state_letter(pid) == "S"
+
+
+def test_a_refused_restore_leaves_the_process_parked(
+    cuda: Cuda, driver: FakeDriver, jobs: Callable[[int], list[int]]
+) -> None:
+    (pid,) = jobs(1)
+    cuda.open({pid: RUNNING})
+    cuda.lock([pid], 1)
+    cuda.checkpoint([pid])
+    driver.fault(pid, "restore", error="out of memory")
+    with pytest.raises(CudaCallFailed):
+        cuda.restore([pid], {})
+    assert state_letter(pid) == "T"
+    driver.heal(pid, "restore")
+    cuda.restore([pid], {})
+    assert state_letter(pid) == "S"
+
+
+def test_a_refused_checkpoint_lets_the_process_run(
+    cuda: Cuda, driver: FakeDriver, jobs: Callable[[int], list[int]]
+) -> None:
+    (pid,) = jobs(1)
+    cuda.open({pid: RUNNING})
+    cuda.lock([pid], 1)
+    driver.fault(pid, "checkpoint", error="operation not supported")
+    with pytest.raises(CudaCallFailed):
+        cuda.checkpoint([pid])
+    assert state_letter(pid) == "S"
+
+
+def test_a_stopped_process_is_not_asked(cuda: Cuda, jobs: Callable[[int], list[int]]) -> None:
+    (pid,) = jobs(1)
+    os.kill(pid, signal.SIGSTOP)
+    assert eventually(lambda: state_letter(pid) == "T")
+    with pytest.raises(CudaCallFailed) as caught:
+        cuda.states([pid])
+    assert caught.value.outcomes[0].error == "STOPPED"
+
+
+def state_letter(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_nothing_is_done_while_criu_holds_the_process(
     driver: FakeDriver, jobs: Callable[[int], list[int]]
 ) -> None:
     (pid,) = jobs(1)
-    os.kill(pid, signal.SIGSTOP)
-    helpers = die_after(driver, pid, RUNNING, "lock", "checkpoint")
+    driver.put(pid, LOCKED)
+    tracer = Tracer(pid)
+    helpers = die_after(driver, pid, RUNNING)
     time.sleep(0.5)  # long enough for several looks; a slow machine only makes it easier
-    assert driver.state(pid) == CHECKPOINTED
-    os.kill(pid, signal.SIGCONT)
+    assert driver.state(pid) == LOCKED
+    tracer.let_go()
     assert eventually(lambda: all(ended(helper) for helper in helpers))
     assert driver.state(pid) == RUNNING
 
@@ -546,8 +643,10 @@ def test_nothing_is_done_to_a_process_that_criu_has_ended(
     driver: FakeDriver, jobs: Callable[[int], list[int]]
 ) -> None:
     (pid,) = jobs(1)
-    os.kill(pid, signal.SIGSTOP)
-    helpers = die_after(driver, pid, RUNNING, "lock", "checkpoint")
+    driver.put(pid, LOCKED)
+    tracer = Tracer(pid)
+    helpers = die_after(driver, pid, RUNNING)
     os.kill(pid, signal.SIGKILL)
+    tracer.let_go()
     assert eventually(lambda: all(ended(helper) for helper in helpers))
-    assert [line.split()[1] for line in driver.calls()] == ["lock", "checkpoint"]
+    assert driver.calls() == []

@@ -14,8 +14,10 @@ import pytest
 from gpuckpt.model import CudaState, Gpu, GpuUse, NvidiaFacts, ProcessRef
 from gpuckpt.tools.cuda_driver import Unsettled
 from gpuckpt.tools.cuda_helper import Switch
+from gpuckpt.tools.cuda_hold import Hold
 from gpuckpt.tools.cuda_steps import read_state
 from gpuckpt.tools.cuda_target import Claim, Room, Target
+from gpuckpt.tools.cuda_wire import Ask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,6 +122,9 @@ def test_there_is_room_when_what_was_held_is_free(target: Target) -> None:
     assert room.enough()
 
 
+OPEN = Ask(id=0, action="open", pid=7, first=CudaState.RUNNING)
+
+
 class StubDriver:
     """A driver that does what it is told, one process."""
 
@@ -135,6 +140,9 @@ class StubDriver:
             self.unsettled -= 1
             raise Unsettled("NOT_SETTLED", "")
         return self.now
+
+    def restore_thread(self, _pid: int) -> int:
+        return 0  # not known: nothing is held
 
     def lock(self, _pid: int, _timeout_ms: int) -> None:
         self._do("lock", CudaState.LOCKED)
@@ -156,7 +164,7 @@ class StubDriver:
 def test_a_state_in_between_is_waited_out() -> None:
     driver = StubDriver(CudaState.CHECKPOINTED)
     driver.unsettled = 2
-    assert read_state(driver, 7) is CudaState.CHECKPOINTED
+    assert read_state(driver, 7, Hold(7, 0)) is CudaState.CHECKPOINTED
 
 
 class Switches:
@@ -182,7 +190,7 @@ def test_the_switch_never_restores_into_a_full_gpu(switches: Switches, target: T
     nvidia: Any = StubNvidia(free=40, held=60)
     driver = StubDriver(CudaState.CHECKPOINTED)
     switch = switches(nvidia, longest_hold=0.2)
-    assert switch.arm(target, CudaState.RUNNING, 0)
+    assert switch.arm(driver, target, OPEN)
     assert switch.act(driver) is None
     assert driver.calls == []
     assert nvidia.asked > 1
@@ -195,7 +203,7 @@ def test_the_switch_unlocks_whatever_is_free(switches: Switches, target: Target)
     nvidia: Any = StubNvidia(free=0, held=60)
     driver = StubDriver(CudaState.LOCKED)
     switch = switches(nvidia)
-    assert switch.arm(target, CudaState.RUNNING, 0)
+    assert switch.arm(driver, target, OPEN)
     assert switch.act(driver) is CudaState.RUNNING
     assert driver.calls == ["unlock"]
 
@@ -205,7 +213,7 @@ def test_the_switch_gives_up_on_a_process_that_stays_stopped(
 ) -> None:
     driver = StubDriver(CudaState.LOCKED)
     switch = switches(StubNvidia(free=0, held=0), longest_hold=0.1)
-    assert switch.arm(target, CudaState.RUNNING, 0)
+    assert switch.arm(driver, target, OPEN)
     write_process(tmp_path, state="T")
     started = time.monotonic()
     assert switch.act(driver) is None
@@ -226,7 +234,7 @@ def test_a_released_switch_does_nothing(switches: Switches, target: Target) -> N
     driver = StubDriver(CudaState.LOCKED)
     switch = switches(StubNvidia(free=0, held=0))
     assert switch.act(driver) is None
-    assert switch.arm(target, CudaState.RUNNING, 0)
+    assert switch.arm(driver, target, OPEN)
     switch.release()
     assert switch.act(driver) is None
     assert driver.calls == []

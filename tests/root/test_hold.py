@@ -1,0 +1,139 @@
+"""Threads are trapped but for one, a process is parked, and CRIU takes it over without a step."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuckpt.tools.criu import find
+from gpuckpt.tools.cuda_hold import Hold
+from gpuckpt.tools.run import Command, Runner
+from tests.root.harness import Field, exists, lines_of, wait_for
+
+pytestmark = pytest.mark.root
+
+# every thread appends its number; the main thread says when all of them have begun
+JOB = """
+import sys, threading, time
+log = open(sys.argv[1], "a", buffering=1)
+def count(number):
+    while True:
+        log.write(f"{number}\\n")
+        time.sleep(0.005)
+for number in range(1, 6):
+    threading.Thread(target=count, args=(number,), daemon=True).start()
+count(0)
+"""
+
+
+def start(place: Field, script: str) -> subprocess.Popen[bytes]:
+    """Start a job that no thread of ours waits for: it would hear of the traps in our place."""
+    log = str(place.folder / "log")
+    child = subprocess.Popen([sys.executable, "-c", script, log], start_new_session=True)
+    place.children.append(child)
+    return child
+
+
+@pytest.fixture
+def job(place: Field) -> subprocess.Popen[bytes]:
+    child = start(place, JOB)
+    wait_for("all threads count", lambda: len(set(lines_of(place.folder / "log"))) == 6)
+    return child
+
+
+def threads(pid: int) -> list[int]:
+    return sorted(int(path.name) for path in Path(f"/proc/{pid}/task").iterdir())
+
+
+def letters(pid: int) -> str:
+    paths = Path(f"/proc/{pid}/task").iterdir()
+    stats = [(path / "stat").read_text().rpartition(")")[2].split()[0] for path in paths]
+    return "".join(sorted(set(stats)))
+
+
+def quiet(log: Path, but: int = 0) -> bool:
+    """Whether nothing is written for a while, except by as many threads as given."""
+    seen = len(lines_of(log))
+    with pytest.raises(AssertionError, match="in vain"):
+        wait_for("somebody writes", lambda: len(set(lines_of(log)[seen:])) > but, 0.3)
+    return True
+
+
+def test_all_but_one_are_held_and_go_on(place: Field, job: subprocess.Popen[bytes]) -> None:
+    """The spared thread runs, the others stand still, and later all go on."""
+    log = place.folder / "log"
+    spared = threads(job.pid)[3]
+    hold = Hold(job.pid, spared)
+    hold.take()
+    assert quiet(log, but=1)
+    seen = len(lines_of(log))
+    wait_for("the spared one writes", lambda: len(lines_of(log)) > seen)
+    hold.let_go()
+    wait_for("all write again", lambda: len(set(lines_of(log)[seen:])) == 6)
+
+
+def test_a_signal_on_its_way_is_not_lost(place: Field) -> None:
+    """A thread that is trapped with a signal in hand gets it when it is let go."""
+    script = (
+        "import signal, sys, time\n"
+        "log = open(sys.argv[1], 'a', buffering=1)\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: log.write('signal\\n'))\n"
+        "log.write('ready\\n')\n"
+        "while True: time.sleep(0.001)\n"
+    )
+    log = place.folder / "log"
+    child = start(place, script)
+    wait_for("it is ready", lambda: lines_of(log))
+    for number in range(1, 21):
+        hold = Hold(child.pid, -1)
+        child.send_signal(10)
+        hold.take()
+        hold.let_go()
+        wait_for("it heard", lambda number=number: lines_of(log).count("signal") == number)
+
+
+def test_a_parked_process_travels_through_criu(place: Field, job: subprocess.Popen[bytes]) -> None:
+    """Parked, dumped, restored, woken: not one line is written before it is let go."""
+    log = place.folder / "log"
+    spared = threads(job.pid)[3]
+    hold = Hold(job.pid, spared)
+    hold.take()
+    hold.park()
+    assert letters(job.pid) == "T"
+    written = lines_of(log)
+    image = place.folder / "image"
+    answer = place.gpuckpt("dump", job.pid, "-o", image)
+    assert "stopped" in [one["id"] for one in answer.json["error"]["findings"]]
+    _dump_with_criu(place, job.pid)
+    job.wait()
+    wait_for("the pid is free", lambda: not exists(job.pid))
+    _restore_with_criu(place)
+    place.restored.append(job.pid)
+    assert letters(job.pid) == "T"
+    back = Hold(job.pid, spared, parked=True)
+    with back.awake():
+        wait_for("only the spared one runs", lambda: set(lines_of(log)[len(written) :]) != set())
+        assert quiet(log, but=1)
+    assert letters(job.pid) == "T"
+    back.wake()
+    back.let_go()
+    now = len(lines_of(log))
+    wait_for("all write again", lambda: len(set(lines_of(log)[now:])) == 6)
+
+
+def _dump_with_criu(place: Field, pid: int) -> None:
+    folder = place.folder / "criu"
+    folder.mkdir()
+    _criu("dump", "-t", str(pid), "-D", str(folder))
+
+
+def _restore_with_criu(place: Field) -> None:
+    _criu("restore", "-d", "-D", str(place.folder / "criu"))
+
+
+def _criu(*args: str) -> None:
+    runner = Runner()
+    runner.run(Command((find(runner).program, *args, "--no-default-config"), timeout=60))
