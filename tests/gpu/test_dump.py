@@ -191,15 +191,14 @@ def test_gpuckpt_is_stopped_while_the_memory_streams(
     job = start("ballast.py", "4")
     image = operator.folder / "image"
     dumping = subprocess.Popen(
-        operator.command("dump", job.pid, "-o", image),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        operator.command("dump", job.pid, "-o", image), stderr=subprocess.PIPE, text=True
     )
     streaming = "pages have arrived in the stage"
     wait(lambda: any(p.stat().st_size for p in _pages(operator.folder)), streaming)
     dumping.send_signal(signum)
-    status = dumping.wait(300)
-    assert status == (128 + signum if signum is signal.SIGINT else -signum)
+    _, story = dumping.communicate(timeout=300)
+    status = 128 + signum if signum is signal.SIGINT else -signum
+    assert dumping.returncode == status, story
     wait(lambda: cuda.states([job.pid]) == {job.pid: CudaState.RUNNING}, "back to running")
     job.counts_on()
     assert not image.exists()

@@ -132,13 +132,14 @@ def test_a_job_that_somebody_else_suspended_is_refused(stage: Stage, state: Cuda
     assert stage.actions() == []
 
 
-def start_dump(stage: Stage, job: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+def start_dump(stage: Stage, job: subprocess.Popen[bytes]) -> subprocess.Popen[str]:
     image = stage.place.folder / "image"
     return subprocess.Popen(
         stage.place.command("dump", job.pid, "-o", image),
         env=os.environ | stage.driver.environ,
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -148,11 +149,11 @@ def traced(pid: int) -> bool:
 
 
 def kill_and_recover(
-    stage: Stage, job: subprocess.Popen[bytes], dump: subprocess.Popen[bytes]
+    stage: Stage, job: subprocess.Popen[bytes], dump: subprocess.Popen[str]
 ) -> None:
     """Kill a dump, see the job come back by itself, and see that it can be dumped again."""
     dump.kill()
-    dump.wait()
+    dump.communicate()
     for action in ("checkpoint", "restore"):
         if (stage.driver.folder / f"{job.pid}.{action}.fault").exists():
             stage.driver.heal(job.pid, action)
@@ -177,3 +178,27 @@ def test_gpuckpt_killed_while_criu_dumps(stage: Stage) -> None:
     dump = start_dump(stage, job)
     wait_for("CRIU at work", lambda: traced(job.pid))
     kill_and_recover(stage, job, dump)
+
+
+@pytest.mark.parametrize("victim", ["gpuckpt", "criu"])
+def test_stopped_while_criu_dumps(stage: Stage, victim: str) -> None:
+    """CRIU had woken the parked job to work in it; the way back must cope with that."""
+    job = stage.start(mib=512)
+    dump = start_dump(stage, job)
+    pages = stage.place.folder
+    wait_for("pages arrive", lambda: any(p.stat().st_size for p in pages.glob(".*/criu/pages-*")))
+    if victim == "gpuckpt":
+        dump.send_signal(signal.SIGINT)
+    else:
+        os.kill(tracer_of(job.pid), signal.SIGKILL)
+    _, story = dump.communicate(timeout=120)
+    assert dump.returncode == (130 if victim == "gpuckpt" else 6), story
+    assert stage.driver.state(job.pid) == CudaState.RUNNING
+    stage.counts_on()
+    image = stage.place.folder / "again"
+    assert stage.gpuckpt("dump", job.pid, "-o", image).code == 0
+
+
+def tracer_of(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("TracerPid:"))
