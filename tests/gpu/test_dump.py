@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +19,6 @@ from tests.root.harness import Field, exists
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from gpuckpt.tools.cuda import Cuda
     from tests.gpu.job import Job
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     Start = Callable[..., Job]
 
 TRAINING_STEPS = 400
+BIN = Path(__file__).parent.parent.parent / "bin"
 
 
 @pytest.fixture
@@ -219,6 +220,33 @@ def test_a_failed_probe_kills_without_harm(start: Start, operator: Field) -> Non
     assert answer.code == 11
     assert not exists(job.pid)
     assert Proc().taken([job.pid]) == ()
+
+
+def test_a_node_is_drained_and_comes_back(start: Start, operator: Field) -> None:
+    """The runbook's two commands: every GPU job of this node goes, and comes back."""
+    jobs = [start(), start()]
+    images = operator.folder / "images"
+    images.mkdir()
+    drained = script("gpuckpt-drain", images)
+    assert drained.splitlines()[-1] == "summary: 2 dumped, 0 failed, 0 skipped"
+    for job in jobs:
+        job.child.wait(60)
+        wait(lambda pid=job.pid: not exists(pid), f"pid {job.pid} is free")
+    before = [job.ticks() for job in jobs]
+    print(drained, script("gpuckpt-return", images))
+    for job, ticks in zip(jobs, before, strict=True):
+        wait(lambda job=job, ticks=ticks: job.ticks() > ticks + 5, "it counts on")
+        assert demo_job.faults(job.log) == ()
+        os.kill(job.pid, signal.SIGTERM)
+        wait(lambda pid=job.pid: not exists(pid), f"end of restored process {job.pid}")
+
+
+def script(name: str, folder: Path) -> str:
+    """Run one of the runbook scripts, which must succeed."""
+    command = [str(BIN / name), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    return done.stdout
 
 
 def test_the_demo_command(operator: Field) -> None:
