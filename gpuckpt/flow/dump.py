@@ -149,6 +149,7 @@ class _Dump:
                 pid=self.request.pid,
                 work=work,
                 store=packer.store,
+                abort=packer.abort,
                 commit=commit,
                 options=sight.options,
                 leave_running=self.request.leave_running,

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuckpt.errors import CudaCallFailed
+from gpuckpt.errors import CudaCallFailed, NotPrivileged
 from gpuckpt.model import CudaState
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ _STARTERS = re.compile(
 )
 _SHELL = re.compile(r"-?(ba|da|z|k|mk|c|tc|fi|a|pw)?sh")
 # devices by which a process can hold a GPU; the driver then says whether it has CUDA
+_CALLER = "gpuckpt.tools.cuda_helper"
 _NODE = re.compile(r"/dev/nvidia(ctl|\d+)")
 
 
@@ -46,7 +47,7 @@ def jobs(tools: Toolbox) -> tuple[Job, ...]:
     """Return the GPU jobs of this node, by root pid; none where there is no NVIDIA driver.
 
     Raises:
-        NotPrivileged: this user may not look into all processes.
+        NotPrivileged: not root, and this user may not look into all processes.
         DriverUnfit: nothing here can ask the driver.
     """
     if tools.nvidia.facts() is None:
@@ -132,7 +133,7 @@ def _topmost(table: Mapping[int, Process], root: int, roots: set[int]) -> int:
 
 
 def _cuda_pids(tools: Toolbox) -> tuple[int, ...]:
-    everyone = tools.proc.pids()
+    everyone = [pid for pid in tools.proc.pids() if not _ours(tools.proc.process(pid))]
     known = {use.pid for use in tools.nvidia.uses(everyone)}
     known |= _holders(tools, everyone)
     try:
@@ -144,5 +145,23 @@ def _cuda_pids(tools: Toolbox) -> tuple[int, ...]:
     return tuple(pid for pid in sorted(states) if states[pid] is not CudaState.NONE)
 
 
+def _ours(process: Process | None) -> bool:
+    """Whether it makes driver calls for some gpuckpt: it holds GPU devices, and is no job."""
+    return process is not None and _CALLER in process.argv
+
+
 def _holders(tools: Toolbox, pids: Iterable[int]) -> set[int]:
-    return {use.pid for use in tools.proc.devices(pids) if _NODE.fullmatch(use.path)}
+    """Return those that hold a GPU device.
+
+    Raises:
+        NotPrivileged: one may not be looked into, and this is not root.
+    """
+    found: set[int] = set()
+    for pid in pids:
+        try:
+            found |= {use.pid for use in tools.proc.devices([pid]) if _NODE.fullmatch(use.path)}
+        except NotPrivileged:
+            # not even root sees the files of some (seen: pid 1 of a Firecracker machine)
+            if tools.host.facts().euid != 0:
+                raise
+    return found

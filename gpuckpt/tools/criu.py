@@ -57,14 +57,16 @@ class CriuOptions:
 class DumpRun:
     """One dump: what to dump, where images go, and who decides.
 
-    `store` takes each image from its pipe; `commit` runs when all are stored, the tree still
-    frozen: if it returns, the tree is ended (or goes on with `leave_running`), if it raises, the
-    tree goes on. `stop_fd` becoming readable ends CRIU early, `deadline` in seconds likewise.
+    `store` takes each image from its pipe, and ends early once `abort` was called. `commit` runs
+    when all are stored, the tree still frozen: if it returns, the tree is ended (or goes on with
+    `leave_running`), if it raises, the tree goes on. `stop_fd` becoming readable ends CRIU early,
+    `deadline` in seconds likewise.
     """
 
     pid: int
     work: Path
     store: Callable[[str, int], None]
+    abort: Callable[[], None]
     commit: Callable[[], None]
     options: CriuOptions
     leave_running: bool
@@ -167,7 +169,7 @@ class Criu:
             argv = ["-t", str(run.pid), "--ghost-limit", str(run.options.ghost_limit)]
             argv += ["--timeout", str(COLLECT_SECONDS)]
             argv += ["--leave-running"] if run.leave_running else []
-            self._run(["dump", *argv], run.options, Talk(capture, hook, verdict, watch))
+            self._run(["dump", *argv], run.options, Talk(capture, hook, verdict, run.abort, watch))
 
     def restore(self, run: RestoreRun) -> None:
         """Restore a tree as children of this process.
@@ -185,7 +187,7 @@ class Criu:
                 run.approve()
 
             watch = Watch(run.work / "restore.log", run.stop_fd, run.deadline, RestoreFailed)
-            talk = Talk(serve, hook, verdict, watch)
+            talk = Talk(serve, hook, verdict, lambda: None, watch)
             self._run(["restore", "-d", "-S"], run.options, talk, run.stdin)
 
     def _run(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 LARGEST_LOG = 256 << 20
 TERM_SECONDS = 10.0
+CURE_SECONDS = 20.0
 
 
 class Hook:
@@ -76,11 +77,12 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """Everything said between CRIU and us in one run."""
+    """Everything said between CRIU and us in one run; `abort` ends the work of the server."""
 
     server: Streamer
     hook: Hook
     verdict: Callable[[], None]
+    abort: Callable[[], None]
     watch: Watch
 
 
@@ -102,9 +104,9 @@ def supervise(child: Child, talk: Talk) -> None:
         if hook.ask in ready:
             failure = _decide(hook, talk.verdict)
             # the verdict is given: whatever CRIU does now, it must be left to finish it
-            _wait_out(child, patient=failure is None)
+            _wait_out(child, talk, patient=failure is None)
         elif failure := _reason_to_end(ready, server, watch, ends):
-            _end(child)
+            _end(child, talk)
     failure = failure or server.failure
     if failure is not None:
         raise failure
@@ -140,16 +142,24 @@ def _reason_to_end(
     return None
 
 
-def _wait_out(child: Child, *, patient: bool) -> None:
+def _wait_out(child: Child, talk: Talk, *, patient: bool) -> None:
     """Wait for CRIU to act on its answer; after a "no" it has a bounded time for it."""
     if patient:
         child.wait()
     elif child.wait(TERM_SECONDS) is None:
-        _end(child)
+        _end(child, talk)
 
 
-def _end(child: Child) -> None:
-    """End CRIU; on a dump the tasks resume, whichever signal ends it (seen in 4.1.1, 4.2.1)."""
+def _end(child: Child, talk: Talk) -> None:
+    """End CRIU, politely first: it fails by its broken stream and cures the tasks itself.
+
+    Tasks resume whichever signal ends it (seen in 4.1.1, 4.2.1), but a killed CRIU leaves its
+    parasite in them, and a process whose CUDA state is away cannot be brought back around that.
+    """
+    talk.abort()
+    talk.server.hang_up()
+    if child.wait(CURE_SECONDS) is not None:
+        return
     child.terminate()
     if child.wait(TERM_SECONDS) is None:
         child.kill()

@@ -20,10 +20,10 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-from gpuckpt.tools.procfs import numbers, parse_stat, read
+from gpuckpt.tools.procfs import numbers, parse_stat, parse_status, read
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
 _SEIZE, _INTERRUPT, _DETACH = 0x4206, 0x4207, 17
 _EVENT_STOP: Final = 128  # PTRACE_EVENT_STOP
@@ -33,6 +33,7 @@ _LIBC.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c
 _LIBC.ptrace.restype = ctypes.c_long
 # a thread inside a system call that cannot be interrupted is trapped only when it comes back
 PATIENCE: Final = 10.0
+PARASITE_PATIENCE: Final = 2.0
 _POLL: Final = 0.002
 
 
@@ -52,6 +53,7 @@ class Hold:
         self.parked = parked and spared != 0
         self._pid = pid
         self._trapped: dict[int, int] = {}  # thread id to the signal it was about to get
+        self._masks: dict[int, str] = {}  # thread id to the signals it blocked when it was parked
 
     def take(self) -> None:
         """Trap every thread that runs, those that begin meanwhile too.
@@ -59,11 +61,14 @@ class Hold:
         Raises:
             HoldFailed: one could not be trapped.
         """
+        self._take_but([])
+
+    def _take_but(self, others: Collection[int]) -> None:
         if not self.spared:
             return
         ends = time.monotonic() + PATIENCE
         try:
-            while fresh := self._free():
+            while fresh := [tid for tid in self._free() if tid not in others]:
                 for tid in fresh:
                     self._trap(tid, ends)
         except (OSError, HoldFailed) as why:
@@ -83,6 +88,8 @@ class Hold:
         """Stop the whole process and let go of its threads; none of them runs any further."""
         if not self.spared:
             return
+        if not self._masks:
+            self._masks = {tid: self._mask(tid) for tid in self._trapped}
         with suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGSTOP)
         # the spared one first: from then on whoever is let go finds the whole group stopped
@@ -98,9 +105,12 @@ class Hold:
             HoldFailed: another one could not be trapped; the process stays parked.
         """
         if self.parked:
-            self.take()
+            foreign = [tid for tid, mask in self._masks.items() if self._mask(tid) != mask]
+            self._take_but(foreign)
             os.kill(self._pid, signal.SIGCONT)
             self.parked = False
+            self._leave_parasite(foreign)
+            self.take()
 
     @contextmanager
     def awake(self) -> Iterator[None]:
@@ -119,6 +129,22 @@ class Hold:
             yield
         finally:
             self.park()
+
+    def _leave_parasite(self, tids: Iterable[int]) -> None:
+        """Let threads run until they are out of the code that CRIU had injected.
+
+        A CRIU that was killed leaves them in there, with all signals blocked, in memory that it
+        mapped where the driver's had been: the driver's restore would pull it from under them.
+        They leave it by themselves as soon as they may run (seen in 4.2.1).
+        """
+        ends = time.monotonic() + PARASITE_PATIENCE
+        for tid in tids:
+            while self._mask(tid) not in {self._masks[tid], ""} and time.monotonic() < ends:
+                time.sleep(_POLL)
+
+    def _mask(self, tid: int) -> str:
+        raw = read(f"/proc/{self._pid}/task/{tid}/status")
+        return parse_status(raw).get("SigBlk", "") if raw else ""
 
     def _wait_stopped(self, tids: Iterable[int]) -> None:
         ends = time.monotonic() + PATIENCE

@@ -69,7 +69,7 @@ class Streamer:
     def close(self) -> None:
         """Hang up and wait for the threads; CRIU sees broken pipes if it still runs."""
         self._closing = True
-        self._hang_up()
+        self.hang_up()
         if self._server is not None:
             self._server.join()
         self._join()
@@ -128,11 +128,12 @@ class Streamer:
                 return
             if self.failure is None:
                 self.failure = why
-        self._hang_up()
+        self.hang_up()
         with suppress(OSError):
             os.eventfd_write(self.fd, 1)
 
-    def _hang_up(self) -> None:
+    def hang_up(self) -> None:
+        """End the conversation; CRIU finds its stream broken and fails."""
         client = self._client or self._listener
         with suppress(OSError):
             client.shutdown(socket.SHUT_RDWR)

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.root
 
 # every thread appends its number; the main thread says when all of them have begun
 JOB = """
-import sys, threading, time
+import os, sys, threading, time
+ballast = os.urandom(256 << 20)  # keeps CRIU's parasite at work for a while
 log = open(sys.argv[1], "a", buffering=1)
 def count(number):
     while True:
@@ -137,3 +138,36 @@ def _restore_with_criu(place: Field) -> None:
 def _criu(*args: str) -> None:
     runner = Runner()
     runner.run(Command((find(runner).program, *args, "--no-default-config"), timeout=60))
+
+
+def test_a_killed_criu_leaves_no_parasite_behind(
+    place: Field, job: subprocess.Popen[bytes]
+) -> None:
+    """A thread that CRIU had at work is let out of the injected code before it is trapped again.
+
+    It blocks all signals in there; afterwards it blocks what it blocked before.
+    """
+    before = mask_of(job.pid)
+    hold = Hold(job.pid, threads(job.pid)[3])
+    hold.take()
+    hold.park()
+    folder = place.folder / "criu"
+    folder.mkdir()
+    runner = Runner()
+    argv = (find(runner).program, "dump", "-t", str(job.pid), "-D", str(folder))
+    with runner.start(Command((*argv, "--no-default-config"))) as criu:
+        wait_for("the parasite is in", lambda: mask_of(job.pid) != before or criu.poll() == 0)
+        criu.kill()
+        criu.wait()
+    assert exists(job.pid), "CRIU was quicker than the test"
+    hold.wake()
+    assert mask_of(job.pid) == before
+    hold.let_go()
+    log = place.folder / "log"
+    now = len(lines_of(log))
+    wait_for("all write again", lambda: len(set(lines_of(log)[now:])) == 6)
+
+
+def mask_of(pid: int) -> str:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(line.split()[1] for line in lines if line.startswith("SigBlk:"))

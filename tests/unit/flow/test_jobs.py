@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuckpt.errors import CudaCallFailed
+from gpuckpt.errors import CudaCallFailed, NotPrivileged
 from gpuckpt.flow import jobs
 from gpuckpt.model import (
     CudaOutcome,
@@ -175,6 +176,9 @@ class FakeHost:
         self.table, self.held = processes, held
         self.proc = self.nvidia = self.cuda = self
         self.driver: NvidiaFacts | None = NvidiaFacts("580", "13.0", ())
+        self.closed: set[int] = set()
+        self.host = SimpleNamespace(facts=lambda: SimpleNamespace(euid=self.euid))
+        self.euid = 0
 
     def facts(self) -> NvidiaFacts | None:
         return self.driver
@@ -194,12 +198,17 @@ class FakeHost:
     def uses(self, pids: Iterable[int]) -> tuple[GpuUse, ...]:
         return tuple(GpuUse(pid, "GPU-1", self.held[pid]) for pid in pids if self.held.get(pid))
 
-    def devices(self, _pids: Iterable[int]) -> tuple[DeviceUse, ...]:
-        return (
+    def devices(self, pids: Iterable[int]) -> tuple[DeviceUse, ...]:
+        listed = set(pids)
+        if self.closed & listed:
+            raise NotPrivileged("the open files of a process may not be read")
+        held = (
             DeviceUse(201, 5, "/dev/nvidia0"),
             DeviceUse(202, None, "/dev/nvidia-uvm"),
             DeviceUse(203, 7, "/dev/nvidiactl"),
+            DeviceUse(204, 7, "/dev/nvidiactl"),
         )
+        return tuple(use for use in held if use.pid in listed)
 
     def states(self, pids: Sequence[int]) -> dict[int, CudaState]:
         return {pid: CudaState.NONE if pid == 203 else CudaState.RUNNING for pid in pids}
@@ -245,4 +254,26 @@ def test_without_a_driver_nobody_is_asked_anything() -> None:
     host = FakeHost(table(), {})
     host.driver = None
     host.proc = None  # type: ignore[assignment]
+    assert jobs.jobs(host) == ()  # type: ignore[arg-type]
+
+
+def test_one_that_not_even_root_may_look_into_hides_nobody() -> None:
+    host = FakeHost(
+        table(
+            process(1, 0, 1, 1, "init"),
+            process(200, 1, 200, 200, "python train.py"),
+            process(201, 1, 201, 201, "python idle.py"),
+        ),
+        {200: 5},
+    )
+    host.closed = {1}
+    assert [job.root.pid for job in jobs.jobs(host)] == [200, 201]  # type: ignore[arg-type]
+    host.euid = 1000
+    with pytest.raises(NotPrivileged):
+        jobs.jobs(host)  # type: ignore[arg-type]
+
+
+def test_what_makes_the_driver_calls_is_no_job() -> None:
+    command = "python -P -m gpuckpt.tools.cuda_helper"
+    host = FakeHost(table(process(204, 1, 204, 204, command)), {})
     assert jobs.jobs(host) == ()  # type: ignore[arg-type]
