@@ -184,11 +184,23 @@ def test_a_long_kernel_times_out(start: Start, operator: Field, cuda: Cuda) -> N
     dump(operator, job)
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
-def test_gpuckpt_is_stopped_while_the_memory_streams(
-    start: Start, operator: Field, cuda: Cuda, signum: signal.Signals
+@pytest.mark.parametrize(
+    ("victim", "signum", "status"),
+    [
+        ("gpuckpt", signal.SIGINT, 128 + signal.SIGINT),
+        ("gpuckpt", signal.SIGKILL, -signal.SIGKILL),
+        ("criu", signal.SIGKILL, 6),
+    ],
+)
+def test_stopped_while_the_memory_streams(
+    start: Start,
+    operator: Field,
+    cuda: Cuda,
+    victim: str,
+    signum: signal.Signals,
+    status: int,
 ) -> None:
-    """Ctrl-C undoes; after SIGKILL the driver's helper does. The next dump works."""
+    """Ctrl-C undoes; after SIGKILL the driver's helper does; the next dump works."""
     job = start("ballast.py", "4")
     image = operator.folder / "image"
     dumping = subprocess.Popen(
@@ -196,14 +208,27 @@ def test_gpuckpt_is_stopped_while_the_memory_streams(
     )
     streaming = "pages have arrived in the stage"
     wait(lambda: any(p.stat().st_size for p in _pages(operator.folder)), streaming)
-    dumping.send_signal(signum)
+    os.kill(dumping.pid if victim == "gpuckpt" else _tracer(job.pid), signum)
     _, story = dumping.communicate(timeout=300)
-    status = 128 + signum if signum is signal.SIGINT else -signum
     assert dumping.returncode == status, story
+    # a process that is parked cannot be asked: it is on its way back
+    wait(lambda: not _stopped(job.pid), "on its way back")
     wait(lambda: cuda.states([job.pid]) == {job.pid: CudaState.RUNNING}, "back to running")
     job.counts_on()
     assert not image.exists()
     dump(operator, job)
+
+
+def _tracer(pid: int) -> int:
+    process = Proc().process(pid)
+    assert process is not None
+    assert process.tracer
+    return process.tracer
+
+
+def _stopped(pid: int) -> bool:
+    process = Proc().process(pid)
+    return process is not None and process.state in {"t", "T"}
 
 
 def _pages(folder: Path) -> list[Path]:
