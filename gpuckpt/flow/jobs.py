@@ -6,6 +6,7 @@ the shell, the session manager or the scheduler's step that it was started from.
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -57,7 +58,10 @@ def jobs(tools: Toolbox) -> tuple[Job, ...]:
     for use in tools.nvidia.uses(cuda):
         held[use.pid] = held.get(use.pid, 0) + use.bytes
     table: dict[int, Process] = {}
-    for pid in {up for one in cuda for up in (one, *tools.proc.ancestors(one))}:
+    # what runs this very gpuckpt, a runbook's script or a scheduler's step, is no job to be dumped
+    me = os.getpid()
+    above = {me, *tools.proc.ancestors(me)}
+    for pid in {up for one in cuda for up in (one, *tools.proc.ancestors(one))} - above:
         process = tools.proc.process(pid)
         if process is not None:
             table[pid] = process
@@ -146,8 +150,8 @@ def _cuda_pids(tools: Toolbox) -> tuple[int, ...]:
 
 
 def _ours(process: Process | None) -> bool:
-    """Whether it makes driver calls for some gpuckpt: it holds GPU devices, and is no job."""
-    return process is not None and _CALLER in process.argv
+    """Whether it is gpuckpt itself, or makes driver calls for one: it holds GPU devices too."""
+    return process is not None and (process.pid == os.getpid() or _CALLER in process.argv)
 
 
 def _holders(tools: Toolbox, pids: Iterable[int]) -> set[int]:

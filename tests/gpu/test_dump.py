@@ -196,6 +196,7 @@ def test_stopped_while_the_memory_streams(
     start: Start,
     operator: Field,
     cuda: Cuda,
+    *,
     victim: str,
     signum: signal.Signals,
     status: int,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -277,3 +278,17 @@ def test_what_makes_the_driver_calls_is_no_job() -> None:
     command = "python -P -m gpuckpt.tools.cuda_helper"
     host = FakeHost(table(process(204, 1, 204, 204, command)), {})
     assert jobs.jobs(host) == ()  # type: ignore[arg-type]
+
+
+def test_what_runs_gpuckpt_is_no_part_of_a_job() -> None:
+    """A runbook that has started the job in the background shares its session with it."""
+    me = os.getpid()
+    host = FakeHost(
+        table(
+            process(300, 1, 300, 300, "bash runbook.sh"),
+            process(200, 300, 300, 300, "python train.py"),
+            process(me, 300, 300, 300, "gpuckpt jobs"),
+        ),
+        {200: 5, me: 1},
+    )
+    assert [job.root.pid for job in jobs.jobs(host)] == [200]  # type: ignore[arg-type]
