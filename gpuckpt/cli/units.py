@@ -70,4 +70,6 @@ def printable(text: str) -> str:
 
 
 def _escaped(char: str) -> str:
+    if "\udc80" <= char <= "\udcff":  # a byte that is no UTF-8, as os.fsdecode gives it
+        return f"\\x{ord(char) - 0xDC00:02x}"
     return char.encode("unicode_escape").decode("ascii")

@@ -58,9 +58,12 @@ class Message:
         return found
 
     def text(self, field: int) -> str:
-        """Return the last value of a string field, "" if it is not there."""
+        """Return the last value of a string field, "" if it is not there.
+
+        Paths are bytes: what is not UTF-8 comes as in os.fsdecode, so that it leads back to them.
+        """
         found = self.bytes(field)
-        return found[-1].decode("utf-8", "backslashreplace") if found else ""
+        return found[-1].decode("utf-8", "surrogateescape") if found else ""
 
     def message(self, field: int) -> Message | None:
         """Return the last value of a message field, None if it is not there."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import threading
 import time
@@ -101,6 +102,10 @@ def test_hostile_names_are_made_visible(gpuckpt: Callable[..., Ran]) -> None:
     told = gpuckpt("jobs").out
     assert "\\x1b[2J\\nno such job" in told
     assert len(told.splitlines()) == 3
+
+
+def test_bytes_that_are_no_utf8_are_shown_as_bytes() -> None:
+    assert units.printable(os.fsdecode(b"/data/\xe9\xff")) == r"/data/\xe9\xff"
 
 
 def test_bars_lie_where_the_phase_was() -> None:

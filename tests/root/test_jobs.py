@@ -63,6 +63,20 @@ def test_a_family_of_three(place: Field) -> None:
     assert lines_of(log) == [f"{n} {n}" for n in range(len(lines_of(log)))]
 
 
+def test_names_of_any_bytes(place: Field) -> None:
+    """Folder, script, argument and open file have names that are no UTF-8."""
+    folder = place.folder / os.fsdecode(b"n\xff\xfe \n")
+    folder.mkdir()
+    script, log = folder / os.fsdecode(b"j\xe9.sh"), folder / os.fsdecode(b"log\xff")
+    script.write_text('cd "${0%/*}" && exec 3>"$1"; while :; do echo x >&3; sleep 0.1; done\n')
+    job = place.start(["/bin/sh", str(script), str(log)])
+    wait_for("it writes", lambda: len(lines_of(log)) > 2)
+    image = place.dump(job)
+    count = len(lines_of(log))
+    place.restore(image)
+    wait_for("it goes on", lambda: len(lines_of(log)) > count + 2)
+
+
 def test_during_heavy_allocation(place: Field) -> None:
     """A dump in the middle of allocating and freeing catches a consistent memory."""
     job = place.job("churner.py")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,12 @@ def test_sockets_that_will_be_bound_again() -> None:
 def test_paths_are_absolute_whether_or_not_criu_wrote_the_slash() -> None:
     entry = field(1, 1) + field(2, 5) + field(3, field(1, 5) + field(6, b"data/x"))
     assert read_files(image(FILES, entry)).files[0].path == "/data/x"
+
+
+def test_a_path_that_is_no_utf8_leads_back_to_its_file() -> None:
+    entry = field(1, 1) + field(2, 5) + field(3, field(1, 5) + field(6, b"/data/\xe9\xff"))
+    path = read_files(image(FILES, entry)).files[0].path
+    assert os.fsencode(path) == b"/data/\xe9\xff"
 
 
 def test_a_connected_socket_is_no_listener() -> None:
