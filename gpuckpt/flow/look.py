@@ -18,7 +18,7 @@ from gpuckpt.tools.criu import CriuOptions
 if TYPE_CHECKING:
     from gpuckpt.flow.request import DumpRequest
     from gpuckpt.flow.toolbox import Toolbox
-    from gpuckpt.model import CudaState, Finding, HostFacts, NvidiaFacts, Process, Tree
+    from gpuckpt.model import CudaState, Finding, HostFacts, NvidiaFacts, Process, Tree, Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class Sight:
     host: HostFacts
     nvidia: NvidiaFacts | None
     output: Path
+    criu: Version
     options: CriuOptions
     findings: tuple[Finding, ...]
 
@@ -39,10 +40,11 @@ def look(tools: Toolbox, request: DumpRequest) -> Sight:
 
     Raises:
         NoSuchProcess, Forbidden: the pid names nothing that may be dumped.
-        NotPrivileged, NoSpace, HostUnfit: the host cannot do it.
+        NotPrivileged, NoSpace, HostUnfit: the host cannot do it, or there is no CRIU for it.
         Blocked: findings stop the dump; all of them are listed.
     """
     root = check_target(tools, request.pid)
+    criu = tools.criu.version
     tree = tools.proc.tree(request.pid)
     cuda = states_of(tools, tree.pids)
     output = output_path(request.output, root)
@@ -57,6 +59,7 @@ def look(tools: Toolbox, request: DumpRequest) -> Sight:
         host=facts.host,
         nvidia=facts.nvidia,
         output=output,
+        criu=criu,
         options=CriuOptions(
             tcp=request.tcp,
             file_locks=request.file_locks or facts.needs.file_locks,

@@ -64,7 +64,7 @@ def manifest(tools: Toolbox, dumped: Dumped) -> Manifest:
         image_id=uuid4().hex,
         created=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         gpuckpt=__version__,
-        criu=str(tools.criu.version),
+        criu=str(sight.criu),
         root_pid=sight.tree.root.pid,
         host=_host(sight.host),
         nvidia=_nvidia(sight.nvidia, dumped.uses) if dumped.first else None,

@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuckpt.errors import GpuLeftover, GpuLockTimeout, ProcessChanged
+from gpuckpt.errors import CriuMissing, GpuLeftover, GpuLockTimeout, ProcessChanged
 from gpuckpt.events import Silent
 from gpuckpt.flow.dump import dump
 from gpuckpt.flow.interrupts import Interrupts
+from gpuckpt.flow.journal import Journal
 from gpuckpt.flow.request import DumpRequest, DumpResult
 from gpuckpt.model import CudaState, ProcessRef
 from tests.fakes.host import ROOT_PID, FakeHost, Fault, process
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from gpuckpt.model import Version
 
 
 def run(host: FakeHost, folder: Path, **changes: Any) -> DumpResult:
@@ -45,6 +48,23 @@ def test_a_pid_recycled_between_look_and_act_is_noticed(tmp_path: Path, pid: int
     with pytest.raises(ProcessChanged):
         run(host, tmp_path)
     assert not (tmp_path / "image").exists()
+
+
+class _NoCriu:
+    @property
+    def version(self) -> Version:
+        raise CriuMissing("CRIU was not found")
+
+
+def test_a_missing_criu_is_noticed_before_the_job_is_touched(tmp_path: Path) -> None:
+    """A job whose GPU memory is as good as out must not learn then that there is no CRIU."""
+    host = FakeHost.with_job()
+    tools: Any = replace(host.toolbox(tmp_path), criu=_NoCriu())
+    request = DumpRequest(ROOT_PID, tmp_path / "image")
+    with pytest.raises(CriuMissing):
+        dump(tools, request, Silent(), Interrupts())
+    assert not {"cuda.open", "cuda.lock", "cuda.checkpoint"} & set(host.calls)
+    assert not Journal(tmp_path).entries()
 
 
 def test_a_process_that_starts_cuda_late_is_locked_too(tmp_path: Path) -> None:
