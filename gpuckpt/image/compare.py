@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from gpuckpt.image import cpuflags
 from gpuckpt.image.gpus import gpu_gates, gpu_map
-from gpuckpt.image.manifest import unknown_needs
 from gpuckpt.model import Finding, Severity, Version
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ def gates(
     """Return what of the host, its driver, its GPUs and its CRIU does not match the image."""
     return tuple(
         chain(
-            _needs(manifest),
             _host(manifest.host, host),
             _criu(Version(manifest.criu), criu),
             gpu_gates(manifest, nvidia),
@@ -51,16 +49,6 @@ def files(manifest: Manifest, found: Mapping[str, FileRecord | None]) -> tuple[F
             for finding in _file(record, found[record.path]):
                 findings.setdefault((finding.id, finding.object), finding)
     return tuple(findings.values())
-
-
-def _needs(manifest: Manifest) -> Iterator[Finding]:
-    for need in unknown_needs(manifest):
-        yield _blocker(
-            "gate-needs",
-            need,
-            f"the image needs {need!a}, which this gpuckpt does not know",
-            "Use the gpuckpt version that wrote it, or a newer one.",
-        )
 
 
 def _host(old: HostRecord, new: HostFacts) -> Iterator[Finding]:

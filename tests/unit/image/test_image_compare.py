@@ -161,12 +161,6 @@ def test_another_bus_id_is_warned_of() -> None:
     assert "00000000:99:00.0" in finding.reason
 
 
-def test_unknown_needs_are_named() -> None:
-    finding = only(gates(samples.manifest(needs=("criu-stream", "teleport"))))
-    assert finding.id == "gate-needs"
-    assert "teleport" in finding.reason
-
-
 def test_the_same_gpus_need_no_map_in_whatever_order() -> None:
     assert compare.gpu_map(samples.manifest(), nvidia()) == {}
     assert compare.gpu_map(samples.manifest(), nvidia(*reversed(samples.GPUS))) == {}

@@ -1,0 +1,39 @@
+"""Images that a restore must not touch."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuckpt.errors import ImageUnsupported
+from gpuckpt.events import Silent
+from gpuckpt.flow.dump import dump
+from gpuckpt.flow.interrupts import Interrupts
+from gpuckpt.flow.request import DumpRequest, RestoreRequest
+from gpuckpt.flow.restore import restore
+from gpuckpt.flow.show import show
+from tests.fakes.host import ROOT_PID, FakeHost
+from tests.image_samples import seal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_what_an_image_needs_and_nobody_knows_is_never_forced(tmp_path: Path) -> None:
+    """A restore that would go wrong in silence is refused; showing the image is fine."""
+    (tmp_path / "state").mkdir()
+    host = FakeHost.with_job()
+    tools = host.toolbox(tmp_path / "state")
+    image = tmp_path / "image"
+    dump(tools, DumpRequest(ROOT_PID, image), Silent(), Interrupts())
+    plain = json.loads((image / "manifest.json").read_text())
+    plain["needs"].append("teleport")
+    (image / "manifest.json").write_bytes(seal(plain))
+    request = RestoreRequest(image, force_gates=frozenset({"gate-needs", "teleport"}))
+    with pytest.raises(ImageUnsupported, match="teleport") as caught:
+        restore(tools, request, Silent(), Interrupts())
+    assert caught.value.exit_code == 7
+    assert "criu.restore" not in host.calls
+    assert show(image).unknown_needs == ("teleport",)
