@@ -37,7 +37,7 @@ lint-only:
 	$(VENV)/bin/shellcheck $(SCRIPTS)
 
 test-gpu: $(if $(filter $(VENV)/bin/python,$(PYTHON)),setup) ## the GPU tests, on a GPU host; PYTHON=... runs them there
-	GPUCKPT_REQUIRE=root,criu,gpu $(PYTHON) -m pytest -m gpu $(ARGS)
+	GPUCKPT_REQUIRE=root,criu,gpu $(PYTHON) -m pytest tests/gpu $(ARGS)
 
 bench: setup ## compare with bare criu and with criu, tar and zstd, for a 2 GiB process
 	$(VENV)/bin/python -m tests.bench $(ARGS)
