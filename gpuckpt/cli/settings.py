@@ -46,8 +46,8 @@ def guess(argv: Sequence[str]) -> Settings:
 
 
 def state_dir() -> Path:
-    """Return the folder for journals and logs."""
-    return Path(os.environ.get("GPUCKPT_STATE_DIR") or STATE_DIR)
+    """Return the folder for journals and logs; CRIU runs in another one than we, so absolute."""
+    return Path(os.environ.get("GPUCKPT_STATE_DIR") or STATE_DIR).absolute()
 
 
 def _set(variable: str) -> bool:

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import fcntl
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuckpt.errors import NotWritable, ProcessUnfit
+from gpuckpt.errors import DumpFailed, NotWritable, ProcessUnfit, RestoreFailed
 from gpuckpt.model import CudaState, ProcessRef
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from gpuckpt.errors import GpuckptError
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +78,7 @@ class Journal:
 
         Raises:
             ProcessUnfit: another gpuckpt is at work there.
+            NotWritable: it cannot be written.
         """
         with self._locked():
             for other in self.entries():
@@ -88,12 +91,16 @@ class Journal:
                         f"on {what}",
                         hint="Wait until it has ended.",
                     )
-            self._write(entry)
+            self._write(entry, NotWritable)
 
     def step(self, entry: Entry, step: str, **known: object) -> Entry:
-        """Record on disk what is about to be done, and what has become `known` since."""
+        """Record on disk what is about to be done, and what has become `known` since.
+
+        Raises:
+            DumpFailed, RestoreFailed: it cannot be written, so it must not be done.
+        """
         entry = msgspec.structs.replace(entry, step=step, **known)
-        self._write(entry)
+        self._write(entry, DumpFailed if entry.operation == "dump" else RestoreFailed)
         return entry
 
     def close(self, entry: Entry) -> None:
@@ -104,17 +111,23 @@ class Journal:
     def _path(self, entry: Entry) -> Path:
         return self._folder / f"{entry.id}.json"
 
-    def _write(self, entry: Entry) -> None:
+    def _write(self, entry: Entry, failure: type[GpuckptError]) -> None:
         path = self._path(entry)
         fresh = path.with_suffix(".new")
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            os.write(fd, msgspec.json.encode(entry))
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        fresh.rename(path)
-        self._sync_folder()
+            _store(fresh, msgspec.json.encode(entry))
+            fresh.rename(path)
+            self._sync_folder()
+        except OSError as why:
+            with suppress(OSError):
+                fresh.unlink(missing_ok=True)
+            raise self._unwritten(why, failure) from why
+
+    def _unwritten(self, why: OSError, failure: type[GpuckptError]) -> GpuckptError:
+        return failure(
+            f"the journal in {self._folder} cannot be written: {why.strerror}",
+            hint="Make room there, or name another place in GPUCKPT_STATE_DIR.",
+        )
 
     def _sync_folder(self) -> None:
         fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -126,9 +139,21 @@ class Journal:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Two operations that start at once see each other's entries."""
-        fd = os.open(self._folder / "lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fd = os.open(self._folder / "lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as why:
+            raise self._unwritten(why, NotWritable) from why
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
         finally:
             os.close(fd)
+
+
+def _store(path: Path, data: bytes) -> None:
+    """Write a whole private file to disk: a full disk takes a part of it and says nothing."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(fd)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpuckpt.errors import GpuckptError, UndoIncomplete
 from gpuckpt.flow.gpu import CudaTree
+from gpuckpt.flow.workspace import remove
 from gpuckpt.image.stage import sweep
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def recover(operation: Operation) -> None:
             _bring_back(tools, entry, operation.interrupts)
         if entry.stage:
             sweep(Path(entry.stage).parent, lambda _owner: False)
+        remove(tools.state_dir, entry.id)
         operation.journal.close(entry)
         operation.record.reporter.note(
             f"an earlier {entry.operation} of {entry.started} was cut short; it was cleaned up"

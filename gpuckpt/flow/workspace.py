@@ -21,7 +21,7 @@ def workspace(state_dir: Path, operation_id: str) -> Iterator[Path]:
 
     Only a GpuckptError that names a log in the folder gets it kept, under `state_dir`/logs.
     """
-    folder = state_dir / "run" / operation_id
+    folder = _folder(state_dir, operation_id)
     folder.mkdir(mode=0o700, parents=True)
     try:
         yield folder
@@ -31,6 +31,15 @@ def workspace(state_dir: Path, operation_id: str) -> Iterator[Path]:
         raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove(state_dir: Path, operation_id: str) -> None:
+    """Remove the folder of an operation that was killed before it could."""
+    shutil.rmtree(_folder(state_dir, operation_id), ignore_errors=True)
+
+
+def _folder(state_dir: Path, operation_id: str) -> Path:
+    return state_dir / "run" / operation_id
 
 
 def _keep(log: Path, folder: Path, operation_id: str) -> Path | None:

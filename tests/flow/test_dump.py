@@ -11,7 +11,7 @@ from gpuckpt.errors import CriuMissing, GpuLeftover, GpuLockTimeout, ProcessChan
 from gpuckpt.events import Silent
 from gpuckpt.flow.dump import dump
 from gpuckpt.flow.interrupts import Interrupts
-from gpuckpt.flow.journal import Journal
+from gpuckpt.flow.journal import Entry, Journal
 from gpuckpt.flow.request import DumpRequest, DumpResult
 from gpuckpt.model import CudaState, ProcessRef
 from tests.fakes.host import ROOT_PID, FakeHost, Fault, process
@@ -48,6 +48,27 @@ def test_a_pid_recycled_between_look_and_act_is_noticed(tmp_path: Path, pid: int
     with pytest.raises(ProcessChanged):
         run(host, tmp_path)
     assert not (tmp_path / "image").exists()
+
+
+def test_what_a_killed_dump_had_is_removed_by_the_next(tmp_path: Path) -> None:
+    """The entry, and the folder CRIU worked in."""
+    dead = Entry(
+        id="dead",
+        operation="dump",
+        started="2026-01-01T00:00:00Z",
+        boot_id="boot",
+        owner=ProcessRef(999_999, 1),
+        image="/image",
+        processes=(),
+        first={},
+    )
+    Journal(tmp_path / "state").open(dead, lambda _ref: True)
+    work = tmp_path / "state" / "run" / dead.id
+    work.mkdir(parents=True)
+    (work / "dump.log").write_text("cut short")
+    run(FakeHost.with_job(), tmp_path)
+    assert not list(work.parent.iterdir())
+    assert not Journal(tmp_path / "state").entries()
 
 
 class _NoCriu:

@@ -231,3 +231,14 @@ def test_places_that_take_no_image(place: Field) -> None:
         answer = place.gpuckpt("dump", job.pid, "-o", small / "image")
         assert answer.error == "not_writable"
     assert_runs_on(place, job.pid, before)
+
+
+def test_a_state_directory_named_from_here(place: Field) -> None:
+    """CRIU runs in another folder than we; a relative GPUCKPT_STATE_DIR means ours."""
+    job = place.job("worker.py", 1)
+    place.ask()
+    image, state = place.folder / "image", place.folder / "state"
+    named = os.path.relpath(state)
+    answer = place.gpuckpt("dump", job.pid, "-o", image, GPUCKPT_STATE_DIR=named)
+    assert answer.result["image"] == str(image)
+    assert not list((state / "run").iterdir())

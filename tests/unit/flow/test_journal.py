@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import resource
 import stat
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuckpt.errors import NotWritable, ProcessUnfit
+from gpuckpt.errors import DumpFailed, NotWritable, ProcessUnfit
 from gpuckpt.flow.journal import Entry, Journal
 from gpuckpt.model import CudaState, ProcessRef
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -72,3 +75,26 @@ def test_no_place_for_the_journal_is_said_plainly(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(NotWritable, match="state directory"):
         Journal(tmp_path / "file" / "state")
+
+
+@contextmanager
+def _room_for(size: int) -> Iterator[None]:
+    """Let files grow to `size` bytes: the write that would pass it is cut, the next one fails."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_is_said_plainly(tmp_path: Path) -> None:
+    """What was written before stays whole, and nothing half-written is left beside it."""
+    journal = Journal(tmp_path)
+    with _room_for(50), pytest.raises(NotWritable, match="cannot be written: File too large"):
+        journal.open(entry("a"), lambda _ref: True)
+    one = _opened(journal, entry("a"))
+    with _room_for(50), pytest.raises(DumpFailed, match="cannot be written"):
+        journal.step(one, "lock", stage="/stage")
+    assert journal.entries() == (one,)
+    assert {path.name for path in (tmp_path / "journal").iterdir()} == {"a.json", "lock"}
