@@ -1,9 +1,14 @@
-"""Ports of this host, tried by binding to them."""
+"""Ports of this host, tried by binding to them as CRIU will."""
 
 from __future__ import annotations
 
 import socket
 from enum import StrEnum
+from pathlib import Path
+
+from gpuckpt.tools.procfs import read, text
+
+_LOCAL, _INODE = 1, 9  # columns of /proc/net/tcp
 
 
 class PortState(StrEnum):
@@ -17,23 +22,41 @@ class PortState(StrEnum):
 class Net:
     """The network of this host."""
 
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        """Read from `proc` who holds a port."""
+        self._proc = proc
+
     def port(self, protocol: str, address: str, port: int) -> PortState:
-        """Say whether `address`:`port` could be bound; `protocol` is tcp or udp."""
-        if _binds(protocol, address, port, reuse=False):
+        """Say whether `address`:`port` could be bound; `protocol` is tcp or udp.
+
+        CRIU binds with SO_REUSEADDR: closed connections are in its way only if their own sockets
+        did not have it, as those accepted by a listener without it.
+        """
+        if _binds(protocol, address, port):
             return PortState.FREE
-        # with SO_REUSEADDR a bind fails only because of a socket that is really there
-        if protocol == "tcp" and _binds(protocol, address, port, reuse=True):
+        if protocol == "tcp" and not self._held(port):
             return PortState.LINGERING
         return PortState.TAKEN
 
+    def _held(self, port: int) -> bool:
+        """Whether a process holds a TCP socket with this local port: closed ones have no inode."""
+        ending = f":{port:04X}"
+        for table in ("tcp", "tcp6"):
+            for line in text(read(self._proc / "net" / table) or b"").splitlines()[1:]:
+                fields = line.split(None, _INODE + 1)
+                if fields[_LOCAL].endswith(ending) and fields[_INODE] != "0":
+                    return True
+        return False
 
-def _binds(protocol: str, address: str, port: int, *, reuse: bool) -> bool:
+
+def _binds(protocol: str, address: str, port: int) -> bool:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    kind = socket.SOCK_DGRAM if protocol.startswith("udp") else socket.SOCK_STREAM
-    with socket.socket(family, kind) as trial:
+    udp = protocol.startswith("udp")
+    with socket.socket(family, socket.SOCK_DGRAM if udp else socket.SOCK_STREAM) as trial:
         if family == socket.AF_INET6:
             trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
+        # two UDP sockets that have it share a port, and each would miss the other's packets
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, not udp)
         try:
             trial.bind((address, port))
         except OSError:
