@@ -313,7 +313,6 @@ class HostMismatch(GpuckptError):
     code = 8
     name = "host_mismatch"
     job = "Nothing was started; the image is intact."
-    default_hint = "--force-gate ID overrides one named gate."
 
 
 class RestoreFailed(GpuckptError):

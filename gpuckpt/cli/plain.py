@@ -40,7 +40,8 @@ def finding(found: Finding) -> str:
     """Return one finding as one line."""
     pid = f" pid {found.pid}" if found.pid is not None else ""
     text = _with_remedy(found.reason, found.remedy)
-    return f"{found.severity} {found.id}{pid} {found.object}: {text}"
+    what = "" if found.object == pid.strip() else f" {found.object}"
+    return f"{found.severity} {found.id}{pid}{what}: {text}"
 
 
 def _with_remedy(text: str, remedy: str) -> str:

@@ -171,7 +171,8 @@ def _findings(screen: Console, findings: tuple[Finding, ...]) -> None:
     for number, found in enumerate(findings):
         tone = Tone.BAD if found.blocks else Tone.WARNING
         name = Text(found.id.ljust(ids), style=f"bold {STYLES[tone]}")
-        cells = [mark(screen, tone), name, Text(units.printable(found.object), style="bold")]
+        what = "" if found.object == _pid(found) else units.printable(found.object)
+        cells = [mark(screen, tone), name, Text(what, style="bold")]
         if pids:
             cells.insert(2, Text(_pid(found).ljust(pids)))
         head = Grid.grid(padding=(0, 2, 0, 0))

@@ -225,7 +225,8 @@ class _Dump:
 
     def _put_back(self, why: BaseException) -> None:
         """Undo everything and forget the operation."""
-        self.record.reporter.warn(f"{why}; putting everything back")
+        if self.undo:
+            self.record.reporter.warn(f"{why}; putting everything back")
         # then the job's end is the very reason, not something that is left to be put back
         self.end_was_noticed = isinstance(why, ProcessChanged | NoSuchProcess)
         self.undo.run(why)

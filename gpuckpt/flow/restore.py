@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 DEADLINE_SECONDS = 120.0
 SLOWEST_BYTES_PER_SECOND = 20 << 20
 WAIT_POLL_SECONDS = 0.1
+KEPT = "What is left of the job was kept: end it before the image is restored again."
+ENDED = "The job was ended (--on-verify-fail kill)."
 
 
 def restore(
@@ -62,7 +64,9 @@ def restore(
             image.check_sizes()
             findings = target.check(tools, image.manifest, request.force_gates)
         with operation.record.phase("room", "memory, pids, ports"):
-            findings += target.make_room(tools, image.manifest, request.force_gates, interrupts)
+            findings += target.make_room(
+                tools, image.manifest, request.force_gates, interrupts, reporter.note
+            )
         return _Restore(operation, request, image).run(findings)
 
 
@@ -172,12 +176,14 @@ class _Restore:
         if not wrong:
             self.interrupts.check()
             return
-        error = VerificationFailed(
-            f"the job was restored but did not pass: {wrong[0].reason}", findings=wrong
-        )
-        if self.request.on_verify_fail == "keep":
+        kept = self.request.on_verify_fail == "keep"
+        if kept:
             self.undo.keep()
-        raise error
+        raise VerificationFailed(
+            f"the job was restored but did not pass: {wrong[0].reason}",
+            hint=KEPT if kept else ENDED,
+            findings=wrong,
+        )
 
     def _end_tree(self) -> None:
         """End whatever CRIU has made: the pids were free before it began."""
@@ -189,7 +195,8 @@ class _Restore:
         end_restored(self.tools, refs, self.cuda_pids)
 
     def _put_back(self, why: BaseException) -> None:
-        self.record.reporter.warn(f"{why}; putting everything back")
+        if self.undo:
+            self.record.reporter.warn(f"{why}; putting everything back")
         self.undo.run(why)
         self._let_go()
 

@@ -13,7 +13,7 @@ from gpuckpt.model import Finding, Severity
 from gpuckpt.tools.net import PortState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from gpuckpt.flow.interrupts import Interrupts
     from gpuckpt.flow.toolbox import Toolbox
@@ -28,6 +28,7 @@ PORT_PATIENCE = 65.0
 # what the driver and CRIU need beside the pages themselves
 MEMORY_FACTOR = 1.05
 GPU_MARGIN = 256 << 20
+FORCE = "--force-gate ID overrides one named gate."
 
 
 def check(tools: Toolbox, manifest: Manifest, force: frozenset[str]) -> list[Finding]:
@@ -48,9 +49,15 @@ def check(tools: Toolbox, manifest: Manifest, force: frozenset[str]) -> list[Fin
 
 
 def make_room(
-    tools: Toolbox, manifest: Manifest, force: frozenset[str], interrupts: Interrupts
+    tools: Toolbox,
+    manifest: Manifest,
+    force: frozenset[str],
+    interrupts: Interrupts,
+    note: Callable[[str], None],
 ) -> list[Finding]:
-    """Wait, bounded, for pids and GPU memory to become free, then look at host memory.
+    """Wait, bounded, for pids, ports and GPU memory to become free, then look at host memory.
+
+    `note` is told of a wait that is long.
 
     Raises:
         HostMismatch: there is no room.
@@ -59,7 +66,7 @@ def make_room(
     interrupts.check()
     taken = wait_free(tools, manifest.ids, PID_PATIENCE, interrupts)
     findings = _taken(tools, taken)
-    findings += _ports(tools, manifest, interrupts)
+    findings += _ports(tools, manifest, interrupts, note)
     findings += _host_memory(tools, manifest)
     ends = time.monotonic() + GPU_PATIENCE
     while short := _gpu_memory(tools, manifest):
@@ -76,7 +83,8 @@ def refuse(findings: Iterable[Finding], force: frozenset[str]) -> list[Finding]:
     closed = [finding for finding in found if finding.blocks and finding.id not in force]
     if closed:
         what = closed[0].reason if len(closed) == 1 else f"{len(closed)} things do not match"
-        raise HostMismatch(f"this host cannot take the image: {what}", findings=closed)
+        hint = FORCE if any(finding.id.startswith("gate-") for finding in closed) else ""
+        raise HostMismatch(f"this host cannot take the image: {what}", findings=closed, hint=hint)
     return found
 
 
@@ -122,16 +130,25 @@ def _taken(tools: Toolbox, numbers: tuple[int, ...]) -> list[Finding]:
     ]
 
 
-def _ports(tools: Toolbox, manifest: Manifest, interrupts: Interrupts) -> list[Finding]:
+def _ports(
+    tools: Toolbox, manifest: Manifest, interrupts: Interrupts, note: Callable[[str], None]
+) -> list[Finding]:
     """Find ports in use; those held by closed connections only are waited for."""
     ends = time.monotonic() + PORT_PATIENCE
+    noted = False
     while True:
         states = [
             (listener, tools.net.port(listener.protocol, listener.address, listener.port))
             for listener in manifest.outside.listeners
         ]
-        if PortState.LINGERING not in dict(states).values() or time.monotonic() >= ends:
+        lingering = [one.port for one, state in states if state is PortState.LINGERING]
+        if not lingering or time.monotonic() >= ends:
             break
+        if not noted:
+            note(
+                f"closed connections hold port {lingering[0]}: waiting, at most {PORT_PATIENCE:g} s"
+            )
+            noted = True
         interrupts.check()
         time.sleep(0.5)
     return [

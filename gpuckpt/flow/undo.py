@@ -21,6 +21,10 @@ class Undo:
         """Start with nothing to put back."""
         self._steps: list[tuple[str, Callable[[], None]]] = []
 
+    def __bool__(self) -> bool:
+        """Whether there is anything to put back."""
+        return bool(self._steps)
+
     def add(self, what: str, step: Callable[[], None]) -> None:
         """Remember `step`; `what` is said to the user if it fails: "pid 7 is locked"."""
         self._steps.append((what, step))

@@ -7,6 +7,7 @@ import os
 import re
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -84,6 +85,14 @@ def test_an_error_answers_the_three_questions(width: int) -> None:
         assert finding.id in whole
         assert finding.reason in whole
         assert finding.remedy in whole
+
+
+def test_a_process_is_named_once() -> None:
+    found = samples.FINDINGS[0]
+    ended = replace(found, object="pid 7", pid=7)
+    page = failure.page("restore", errors.VerificationFailed("it ended", findings=[ended]))
+    assert sum(text.count("pid 7") for text in plain.lines(page)) == 1
+    assert sum(text.count("pid 7") for text in drawn(page, 80)) == 1
 
 
 def test_a_command_to_paste_is_never_broken() -> None:

@@ -119,6 +119,7 @@ def test_a_failed_look_does_as_it_was_told(
         restore(host.toolbox(state), request, Silent(), Interrupts())
     assert caught.value.exit_code == 11
     kept = on_verify_fail == "keep"
+    assert ("was kept" in caught.value.hint, "was ended" in caught.value.hint) == (kept, not kept)
     assert (ROOT_PID in host.processes) is kept
     assert set(host.cuda.values()) == ({CudaState.RUNNING} if kept else set())
     assert not host.ended_live
