@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,8 @@ def one_round(way: Way, mebibytes: int, parent: Path) -> tuple[Taken, Taken]:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
+    # a parent that waits at once, as a shell would: nobody then waits for the zombie's pid
+    threading.Thread(target=job.wait, daemon=True).start()
     try:
         wait_for("the memory is filled", ready.exists)
         os.sync()
