@@ -9,6 +9,7 @@ ARGS ?=
 comma := ,
 ROOT := $(filter 0,$(shell id -u))
 REQUIRE := $(if $(ROOT),GPUCKPT_REQUIRE=root$(comma)criu)
+PYTEST = PATH="$(abspath $(VENV))/redis/bin:$$PATH" $(REQUIRE) $(VENV)/bin/python -m pytest
 SCRIPTS := .ci/run $(shell grep -rIl '^\#!.*sh$$' bin)
 
 .DEFAULT_GOAL := help
@@ -23,9 +24,10 @@ setup: $(VENV)/.ready criu ## a .venv with gpuckpt and its tools, and CRIU
 demo: setup ## dump a small job, show that it is gone, bring it back
 	$(VENV)/bin/gpuckpt demo $(ARGS)
 
+# Tests with real CRIU come last and one at a time: restores share pids and the network's names.
 test: setup redis ## all tests but those for GPUs; as root none may be skipped
-	PATH="$(abspath $(VENV))/redis/bin:$$PATH" $(REQUIRE) \
-	$(VENV)/bin/python -m pytest -m "not gpu" $(ARGS)
+	$(PYTEST) -n 2 -m "not gpu and not root" $(ARGS)
+	$(PYTEST) -m root $(ARGS)
 
 lint: $(VENV)/.ready lint-only ## format, style, types, import rules, shell scripts
 
