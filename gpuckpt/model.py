@@ -245,7 +245,8 @@ class HostFacts:
     """What a restore compares about a host, and what it has room for.
 
     `memory_available` counts a cgroup limit; `missing_capabilities` are those a dump or a
-    restore needs and this process lacks.
+    restore needs and this process lacks. `only_own` tells that it lacks CAP_SYS_RESOURCE, without
+    which nobody reads the limits of a process of another user.
     """
 
     hostname: str
@@ -261,6 +262,7 @@ class HostFacts:
     huge_pages: str
     euid: int
     missing_capabilities: tuple[str, ...] = ()
+    only_own: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,9 @@ def _host(host: HostFacts) -> Iterator[Check]:
     if host.missing_capabilities:
         names = ", ".join(host.missing_capabilities)
         yield Check("privileges", "failed", f"missing: {names}", "Run it as root.")
+    elif host.only_own:
+        text = "CAP_SYS_RESOURCE is missing: only root's own jobs can be dumped here"
+        yield Check("privileges", "warning", text, "Run it where root has all capabilities.")
     else:
         yield Check("privileges", "ok", "everything CRIU needs")
     if Version(host.kernel) < OLDEST_KERNEL:

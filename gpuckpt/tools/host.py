@@ -12,7 +12,8 @@ from gpuckpt.tools.cgroups import Cgroups
 from gpuckpt.tools.procfs import kibibytes, parse_status, read, text
 
 # What CRIU uses as root, by bit in <linux/capability.h>. CAP_SYS_RESOURCE is not among them:
-# CRIU 4.2 complains about its absence on virtual machines and works.
+# CRIU 4.2 complains about its absence on virtual machines and works, but for other users' jobs.
+_SYS_RESOURCE: Final = 1 << 24
 _CAPABILITIES: Final = {
     0: "CAP_CHOWN",
     1: "CAP_DAC_OVERRIDE",
@@ -58,6 +59,7 @@ class Host:
             missing_capabilities=tuple(
                 cap for bit, cap in _CAPABILITIES.items() if not held & 1 << bit
             ),
+            only_own=not held & _SYS_RESOURCE,
         )
 
     def memory_available(self, pid: int) -> int:

@@ -41,6 +41,23 @@ def not_privileged(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
             )
 
 
+def foreign_limits(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """CRIU asks for every process's limits; the kernel has its own rule for who may know them."""
+    if not facts.host.only_own or facts.host.euid:
+        return
+    for process in facts.tree.processes:
+        if process.uid or process.gid:
+            yield blocker(
+                "not-privileged",
+                "CAP_SYS_RESOURCE",
+                f"The process belongs to user {process.uid}, group {process.gid}, and this root "
+                "lacks the capability that CRIU needs to read its limits.",
+                "Run gpuckpt on the host itself, not in a container or under a reduced root.",
+                process.pid,
+            )
+            return
+
+
 def namespaces(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
     """A process in another namespace sees other pids, files or networks than CRIU does."""
     for kind, word in _WITH_US.items():
@@ -137,6 +154,7 @@ def dead_leader(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
 
 RULES: Final[tuple[Rule, ...]] = (
     not_privileged,
+    foreign_limits,
     namespaces,
     tracer,
     stopped,

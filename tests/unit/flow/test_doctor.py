@@ -116,6 +116,7 @@ def test_a_host_without_a_gpu_is_healthy_too(examine: Callable[..., dict[str, An
 NO_CRIU = Criu(missing=errors.CriuMissing("CRIU was not found"))
 SICK = [
     ("privileges", "failed", {"host": replace(HOST, missing_capabilities=("CAP_SYS_ADMIN",))}),
+    ("privileges", "warning", {"host": replace(HOST, only_own=True)}),
     ("kernel", "failed", {"host": replace(HOST, kernel="5.4.0-generic")}),
     ("arch", "warning", {"host": replace(HOST, arch="aarch64")}),
     ("criu", "failed", {"criu": NO_CRIU}),

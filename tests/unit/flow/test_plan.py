@@ -57,6 +57,16 @@ def test_a_missing_capability_is_named() -> None:
     assert (found.id, found.object) == ("not-privileged", "CAP_SYS_ADMIN, CAP_KILL")
 
 
+def test_a_root_that_may_not_read_limits_dumps_only_its_own() -> None:
+    """Without CAP_SYS_RESOURCE prlimit answers root only for processes of root."""
+    host = replace(HOST, only_own=True)
+    mine, other = process(100, uid=0, gid=0), process(110, 100, uid=65534, gid=65534)
+    assert judge(facts(mine, host=host)) == []
+    (found,) = judge(facts(mine, other, host=host))
+    assert (found.id, found.object, found.pid) == ("not-privileged", "CAP_SYS_RESOURCE", 110)
+    assert judge(facts(mine, other)) == []
+
+
 def test_a_process_that_may_not_be_looked_into_is_named() -> None:
     assert ids(with_task(readable=False)) == [("not-privileged", BLOCKER, 110)]
 

@@ -74,6 +74,7 @@ def test_recorded_cpu_pages_and_privilege(tmp_path: Path) -> None:
     # held: bits 0, 19 and 21
     assert "CAP_SETUID" in facts.missing_capabilities
     assert not {"CAP_CHOWN", "CAP_SYS_ADMIN"} & set(facts.missing_capabilities)
+    assert facts.only_own
 
 
 def limit_two(folder: Path, limit: str, usage: int, cache: int = 0) -> None:
