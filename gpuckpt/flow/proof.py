@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from gpuckpt.errors import Stopped
 from gpuckpt.model import CudaState, Finding, Severity
 
 if TYPE_CHECKING:
@@ -59,7 +60,11 @@ class Proof:
         while True:
             self._interrupts.check()
             left = max(1.0, ends - time.monotonic())
-            answer = self._tools.shell.run(command, left)
+            try:
+                answer = self._tools.shell.run(command, left, self._interrupts.fd)
+            except Stopped:
+                self._interrupts.check()
+                raise
             if not answer:
                 return []
             if time.monotonic() >= ends:

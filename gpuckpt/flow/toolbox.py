@@ -195,8 +195,12 @@ class FilesTool(Protocol):
 class ShellTool(Protocol):
     """The user's own commands."""
 
-    def run(self, line: str, timeout: float) -> str:
-        """Run a command line; empty if it succeeded within `timeout` seconds, else why not."""
+    def run(self, line: str, timeout: float, stop_fd: int) -> str:
+        """Run a command line; empty if it succeeded within `timeout` seconds, else why not.
+
+        Raises:
+            Stopped: `stop_fd` became readable.
+        """
 
 
 @dataclass(frozen=True, slots=True)

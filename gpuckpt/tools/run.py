@@ -8,7 +8,9 @@ Nothing else in the project may start a program.
 from __future__ import annotations
 
 import logging
+import math
 import os
+import select
 import shlex
 import signal
 import subprocess
@@ -17,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Final
 
-from gpuckpt.errors import ToolFailed, ToolMissing, ToolTimeout
+from gpuckpt.errors import Stopped, ToolFailed, ToolMissing, ToolTimeout
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +31,7 @@ _log = logging.getLogger(__name__)
 
 PIPE: Final = subprocess.PIPE
 _LAST_WORDS: Final = 5.0
+_STOP_POLL: Final = 0.1  # seconds
 _SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -147,24 +150,26 @@ class Child:
 class Runner:
     """Starts programs."""
 
-    def run(self, command: Command, *, check: bool = True) -> Finished:
+    def run(self, command: Command, *, check: bool = True, stop_fd: int | None = None) -> Finished:
         """Run a program to its end.
 
         Args:
             command: what to run.
             check: whether an exit status other than 0 is an error.
+            stop_fd: becoming readable, it ends the program.
 
         Raises:
             ToolMissing: there is no such program, or it may not be executed.
             ToolTimeout: it did not end in time; it and its process group were killed.
             ToolFailed: it ended with another status than 0, and `check` is on.
+            Stopped: `stop_fd` said so; the program and its process group were killed.
         """
         started = time.monotonic()
         feed = command.stdin if isinstance(command.stdin, bytes) else None
         popen = _spawn(command, unset=subprocess.PIPE)
         with popen:
             try:
-                out, err = popen.communicate(feed, timeout=command.timeout)
+                out, err = _await_end(popen, feed, command.timeout, stop_fd)
             except BaseException as why:
                 out, err = _end_group(popen)
                 if isinstance(why, subprocess.TimeoutExpired):
@@ -218,6 +223,24 @@ def _spawn(command: Command, unset: int) -> subprocess.Popen[bytes]:
         )
     except (FileNotFoundError, NotADirectoryError, PermissionError) as why:
         raise ToolMissing(_why_not(command, why), argv=command.argv) from why
+
+
+def _await_end(
+    popen: subprocess.Popen[bytes], feed: bytes | None, timeout: float | None, stop_fd: int | None
+) -> tuple[bytes, bytes]:
+    """Return all the program prints; look at `stop_fd` now and then."""
+    if stop_fd is None:
+        return popen.communicate(feed, timeout)
+    ends = math.inf if timeout is None else time.monotonic() + timeout
+    while True:
+        try:
+            return popen.communicate(feed, min(_STOP_POLL, ends - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            feed = None  # all of it is in the pipe's hands since the first call
+            if time.monotonic() >= ends:
+                raise
+            if select.select([stop_fd], [], [], 0)[0]:
+                raise Stopped("stopped by a signal") from None
 
 
 def _stderr(command: Command, unset: int) -> int:

@@ -18,10 +18,14 @@ class Shell:
         """Use this runner."""
         self._runner = runner
 
-    def run(self, line: str, timeout: float) -> str:
-        """Run `line` for at most `timeout` seconds; empty if it succeeded, else why not."""
+    def run(self, line: str, timeout: float, stop_fd: int) -> str:
+        """Run `line` for at most `timeout` seconds; empty if it succeeded, else why not.
+
+        Raises:
+            Stopped: `stop_fd` became readable.
+        """
         try:
-            self._runner.run(Command(("/bin/sh", "-c", line), timeout=timeout))
+            self._runner.run(Command(("/bin/sh", "-c", line), timeout=timeout), stop_fd=stop_fd)
         except ToolFailed as why:
             last = why.excerpt[-1:] or ("",)
             return f"{why}: {last[0]}" if last[0] else str(why)

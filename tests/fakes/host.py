@@ -424,6 +424,6 @@ class _Net:
 class _Shell:
     host: FakeHost
 
-    def run(self, line: str, timeout: float) -> str:
-        del line, timeout
+    def run(self, line: str, timeout: float, stop_fd: int) -> str:
+        del line, timeout, stop_fd
         return self.host.probe_answer

@@ -242,3 +242,20 @@ def test_a_state_directory_named_from_here(place: Field) -> None:
     answer = place.gpuckpt("dump", job.pid, "-o", image, GPUCKPT_STATE_DIR=named)
     assert answer.result["image"] == str(image)
     assert not list((state / "run").iterdir())
+
+
+def test_a_signal_while_the_probe_hangs(place: Field) -> None:
+    """The probe is ended at once and the restore undone; the image can be restored again."""
+    job = place.job("worker.py", 1)
+    place.ask()
+    image = place.dump(job)
+    begun = place.folder / "begun"
+    probe = f"touch {begun}; sleep 600"
+    command = place.command("restore", image, "--settle", "0", "--probe-timeout", 600)
+    place.restored.append(job.pid)
+    restoring = place.start([*command, "--probe", probe])
+    wait_for("the probe runs", begun.exists)
+    restoring.terminate()
+    assert restoring.wait(60) == 128 + signal.SIGTERM
+    assert not exists(job.pid)
+    place.restore(image)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuckpt.errors import ToolFailed, ToolMissing, ToolTimeout
+from gpuckpt.errors import Stopped, ToolFailed, ToolMissing, ToolTimeout
 from gpuckpt.tools.run import PIPE, Command, Runner
 
 PATIENCE = 20.0  # seconds; a loaded machine starts an interpreter slowly
@@ -116,6 +116,20 @@ def test_a_timeout_ends_the_program_and_its_children() -> None:
     while any(_runs(pid) for pid in pids):
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_a_stop_ends_the_program_before_its_time() -> None:
+    """Nobody waits a minute after Ctrl-C; a stop that never comes changes nothing."""
+    stop = os.eventfd(0, os.EFD_CLOEXEC)
+    try:
+        assert Runner().run(python("print(input())", stdin=b"fed"), stop_fd=stop).stdout == "fed\n"
+        os.eventfd_write(stop, 1)
+        with pytest.raises(Stopped):
+            Runner().run(python("import time; time.sleep(600)", timeout=600), stop_fd=stop)
+        with pytest.raises(ToolTimeout):
+            Runner().run(python("import time; time.sleep(600)", timeout=0), stop_fd=stop)
+    finally:
+        os.close(stop)
 
 
 def _runs(pid: int) -> bool:
