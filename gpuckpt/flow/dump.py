@@ -26,14 +26,16 @@ from gpuckpt.flow.operation import Operation
 from gpuckpt.flow.recover import recover
 from gpuckpt.flow.request import DumpRequest, DumpResult
 from gpuckpt.flow.tasks import wait_gone
-from gpuckpt.flow.undo import Undo
+from gpuckpt.flow.undo import Undo, raising
 from gpuckpt.flow.workspace import workspace
 from gpuckpt.image.pack import Packer
 from gpuckpt.image.reread import reread
 from gpuckpt.image.stage import Stage
-from gpuckpt.tools.criu import DumpRun
+from gpuckpt.tools.criu import DUMP_LOG, DumpRun
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gpuckpt.events import Reporter
     from gpuckpt.flow.interrupts import Interrupts
     from gpuckpt.flow.toolbox import Toolbox
@@ -160,7 +162,7 @@ class _Dump:
                 self.tools.criu.dump(run)
             except BaseException as why:  # noqa: BLE001 - raised again below, judged first
                 packer.abort()
-                self._after_failure(stage, why)
+                self._after_failure(stage, why, work / DUMP_LOG)
 
     def _commit(self, stage: Stage, files: tuple[FileEntry, ...]) -> None:
         """The point of no return: from the rename on the image is what counts."""
@@ -185,17 +187,19 @@ class _Dump:
             self.manifest = manifest
         self.frozen_until = self.record.now
 
-    def _after_failure(self, stage: Stage, why: BaseException) -> None:
+    def _after_failure(self, stage: Stage, why: BaseException, log: Path) -> None:
         """CRIU failed. If the image stands and the tree is gone, all is well nevertheless."""
-        if isinstance(why, Stopped):
-            self.interrupts.check()
         if self.manifest is None or not isinstance(why, Exception):
+            self._free_connections(log)
+            if isinstance(why, Stopped):
+                self.interrupts.check()
             raise why
         tree = self.sight.tree
         alive = [p for p in tree.processes if self.tools.proc.alive(p.ref)]
         if len(alive) == len(tree.processes):
             stage.uncommit()
             self.manifest = None
+            self._free_connections(log)
             raise why
         if alive:
             self.undo.keep()
@@ -206,6 +210,13 @@ class _Dump:
                 log=getattr(why, "log", None),
             ) from why
         self.findings.append(late_failure(why))
+
+    def _free_connections(self, log: Path) -> None:
+        """A CRIU that was killed leaves TCP connections cut; here its log is still at hand."""
+        try:
+            self.tools.net.free_connections(self.sight.tree.pids, log)
+        except OSError as why:
+            self.undo.add("TCP connections are cut", raising(why))
 
     def _check_running(self) -> None:
         """After a failed dump the job must be there, and nothing of it stopped.

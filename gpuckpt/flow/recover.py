@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from gpuckpt.errors import GpuckptError, UndoIncomplete
 from gpuckpt.flow.gpu import CudaTree
-from gpuckpt.flow.workspace import remove
+from gpuckpt.flow.workspace import folder_of, remove
 from gpuckpt.image.stage import sweep
+from gpuckpt.tools.criu import DUMP_LOG
 
 if TYPE_CHECKING:
     from gpuckpt.flow.interrupts import Interrupts
@@ -33,6 +34,7 @@ def recover(operation: Operation) -> None:
             continue
         if entry.boot_id == boot and entry.operation == "dump":
             _bring_back(tools, entry, operation.interrupts)
+            _free_connections(tools, entry)
         if entry.stage:
             sweep(Path(entry.stage).parent, lambda _owner: False)
         remove(tools.state_dir, entry.id)
@@ -59,3 +61,22 @@ def _bring_back(tools: Toolbox, entry: Entry, interrupts: Interrupts) -> None:
         ) from why
     finally:
         tools.cuda.close()
+
+
+def _free_connections(tools: Toolbox, entry: Entry) -> None:
+    """If CRIU was killed as well, the job runs with its TCP connections cut.
+
+    Those of a job that is gone stay as they are: its image needs them so.
+    """
+    alive = [ref.pid for ref in entry.processes if tools.proc.alive(ref)]
+    if not alive:
+        return
+    log = folder_of(tools.state_dir, entry.id) / DUMP_LOG
+    try:
+        tools.net.free_connections(alive, log)
+    except OSError as why:
+        raise UndoIncomplete(
+            f"an earlier dump of {entry.started} was killed and left the TCP connections of "
+            f"process {alive[0]} cut: {why}",
+            hint="Run the command again when the cause is gone; nothing else was touched.",
+        ) from why

@@ -184,6 +184,9 @@ class NetTool(Protocol):
     def port(self, protocol: str, address: str, port: int) -> PortState:
         """Say whether `address`:`port` could be bound now."""
 
+    def free_connections(self, pids: Iterable[int], log: Path) -> None:
+        """Undo what a CRIU that was killed has left on TCP connections; OSError if refused."""
+
 
 class FilesTool(Protocol):
     """Files outside the image, as they are on this host."""

@@ -52,3 +52,12 @@ class Undo:
                 log=cause.log if isinstance(cause, GpuckptError) else None,
                 excerpt=left,
             ) from cause
+
+
+def raising(why: Exception) -> Callable[[], None]:
+    """Return a step that fails with `why`: what could not be put back is known already."""
+
+    def step() -> None:
+        raise why
+
+    return step

@@ -21,7 +21,7 @@ def workspace(state_dir: Path, operation_id: str) -> Iterator[Path]:
 
     Only a GpuckptError that names a log in the folder gets it kept, under `state_dir`/logs.
     """
-    folder = _folder(state_dir, operation_id)
+    folder = folder_of(state_dir, operation_id)
     folder.mkdir(mode=0o700, parents=True)
     try:
         yield folder
@@ -35,10 +35,11 @@ def workspace(state_dir: Path, operation_id: str) -> Iterator[Path]:
 
 def remove(state_dir: Path, operation_id: str) -> None:
     """Remove the folder of an operation that was killed before it could."""
-    shutil.rmtree(_folder(state_dir, operation_id), ignore_errors=True)
+    shutil.rmtree(folder_of(state_dir, operation_id), ignore_errors=True)
 
 
-def _folder(state_dir: Path, operation_id: str) -> Path:
+def folder_of(state_dir: Path, operation_id: str) -> Path:
+    """Return the folder of an operation, be it there or not."""
     return state_dir / "run" / operation_id
 
 

@@ -40,6 +40,8 @@ OLDEST = Version("4.2")
 PREFIX_PROGRAM = Path("/opt/gpuckpt/criu/bin/criu")
 # CRIU's own limit for collecting tasks; its default of 10 s is too short for large trees
 COLLECT_SECONDS = 60
+# in the work folder of a dump
+DUMP_LOG = "dump.log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,7 @@ class Criu:
                 capture.drain()
                 run.commit()
 
-            watch = Watch(run.work / "dump.log", run.stop_fd, run.deadline, DumpFailed)
+            watch = Watch(run.work / DUMP_LOG, run.stop_fd, run.deadline, DumpFailed)
             argv = ["-t", str(run.pid), "--ghost-limit", str(run.options.ghost_limit)]
             argv += ["--timeout", str(COLLECT_SECONDS)]
             argv += ["--leave-running"] if run.leave_running else []

@@ -5,8 +5,13 @@ from __future__ import annotations
 import socket
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from gpuckpt.tools import connections
 from gpuckpt.tools.procfs import read, text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _LOCAL, _INODE = 1, 9  # columns of /proc/net/tcp
 
@@ -37,6 +42,14 @@ class Net:
         if protocol == "tcp" and not self._held(port):
             return PortState.LINGERING
         return PortState.TAKEN
+
+    def free_connections(self, pids: Iterable[int], log: Path) -> None:
+        """Let the processes' TCP connections flow again after the CRIU of this log was ended.
+
+        Raises:
+            OSError: the kernel refused.
+        """
+        connections.free(pids, log)
 
     def _held(self, port: int) -> bool:
         """Whether a process holds a TCP socket with this local port: closed ones have no inode."""

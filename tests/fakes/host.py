@@ -419,6 +419,9 @@ class _Net:
         del protocol, address, port
         return PortState.FREE
 
+    def free_connections(self, pids: Iterable[int], log: Path) -> None:
+        del pids, log
+
 
 @dataclass
 class _Shell:

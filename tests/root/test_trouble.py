@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
-from contextlib import contextmanager
+import sys
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.root.harness import exists, state_of, wait_for
+from tests.root.harness import PATIENCE, exists, state_of, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,6 +108,44 @@ def _size(path: Path) -> int:
 def _tracer(pid: int) -> int:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("TracerPid"))
+
+
+# it connects, fills some memory so that a dump takes a moment, and sends line after line
+TALKER = """
+import os, socket, sys, time
+line = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+memory = os.urandom(1 << 20) * 400
+while True:
+    line.sendall(b"still here\\n")
+    time.sleep(0.02)
+"""
+
+
+@pytest.mark.parametrize("victim", ["nobody", "criu", "both"])
+def test_connections_live_through_a_dump_that_fails(place: Field, victim: str) -> None:
+    """CRIU cuts them for the time of a dump; a job that runs on with dead ones is not put back."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        job = place.start([sys.executable, "-c", TALKER, port])
+        peer = server.accept()[0]
+    command = place.command("dump", job.pid, "-o", place.folder / "image", "--tcp", "established")
+    with peer, subprocess.Popen(command, stderr=subprocess.DEVNULL) as dumping:
+        criu = wait_for("CRIU streams", lambda: _streaming(place, job.pid))
+        if victim == "nobody":
+            dumping.send_signal(signal.SIGINT)
+        if victim == "both":
+            dumping.kill()
+        if victim != "nobody":
+            os.kill(criu, signal.SIGKILL)
+        dumping.wait(120)
+        wait_for("the job is let go", lambda: state_of(job.pid) not in {"t", "T"})
+        if victim == "both":
+            place.gpuckpt("dump", job.pid, "-o", place.folder / "none" / "image")
+        peer.setblocking(False)
+        with suppress(BlockingIOError):
+            peer.recv(1 << 20)  # all that had come before
+        peer.settimeout(PATIENCE)
+        assert peer.recv(1), "the job's connection is dead"
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])

@@ -1,0 +1,123 @@
+"""What a CRIU that was ended in mid-dump leaves on the TCP connections of a job, and its end.
+
+For the time of a dump CRIU (4.2.1) drops their packets by an nftables table of its own and puts the
+sockets into repair mode, in which nothing is sent. It takes both back when it fails; when it is
+killed, the job runs on with connections that are silently dead.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import socket
+import struct
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from gpuckpt.tools.procfs import link, numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+_TABLE: Final = re.compile(rb"\binet (CRIU-[0-9A-Za-z-]+)")
+_TCP_REPAIR: Final = 19  # <linux/tcp.h>
+_PIDFD_GETFD: Final = 438  # the same on every architecture
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+# <linux/netfilter/nfnetlink.h>, <linux/netfilter/nf_tables.h>
+_NETFILTER: Final = 12
+_BATCH_BEGIN, _BATCH_END = 0x10, 0x11
+_NFTABLES: Final = 10
+_DELETE_TABLE: Final = _NFTABLES << 8 | 2
+_FAMILY_INET: Final = 1
+_TABLE_NAME: Final = 1
+_REQUEST, _ACK = 1, 4
+
+
+def free(pids: Iterable[int], log: Path) -> None:
+    """Let the connections of the processes flow again; `log` is that of the CRIU that ended.
+
+    Nothing happens where CRIU has put everything back itself.
+
+    Raises:
+        OSError: the kernel refused.
+    """
+    tables = _tables(log)
+    if not tables:
+        return
+    for table in tables:
+        with suppress(FileNotFoundError):
+            _delete(table)
+    for pid in pids:
+        _leave_repair(pid)
+
+
+def _tables(log: Path) -> list[str]:
+    """Return the tables that CRIU has made, as its log names them."""
+    if not log.exists():
+        return []
+    with log.open("rb") as file:
+        found = (_TABLE.search(line) for line in file)
+        return sorted({one[1].decode() for one in found if one})
+
+
+def _leave_repair(pid: int) -> None:
+    """Take every TCP socket of a process out of repair mode; one that is gone has none."""
+    with suppress(ProcessLookupError):
+        pidfd = os.pidfd_open(pid)
+        try:
+            for fd in numbers(f"/proc/{pid}/fd"):
+                if (link(f"/proc/{pid}/fd/{fd}") or "").startswith("socket:"):
+                    with suppress(ProcessLookupError):
+                        _leave_repair_fd(pidfd, fd)
+        finally:
+            os.close(pidfd)
+
+
+def _leave_repair_fd(pidfd: int, fd: int) -> None:
+    copy = int(_LIBC.syscall(_PIDFD_GETFD, pidfd, fd, 0))
+    if copy < 0:
+        number = ctypes.get_errno()
+        if number == 9:  # noqa: PLR2004 - EBADF: closed meanwhile
+            return
+        raise OSError(number, os.strerror(number))
+    with socket.socket(fileno=copy) as one:
+        inet = one.family in {socket.AF_INET, socket.AF_INET6}
+        if inet and one.proto == socket.IPPROTO_TCP and _in_repair(one):
+            one.setsockopt(socket.IPPROTO_TCP, _TCP_REPAIR, 0)
+
+
+def _in_repair(one: socket.socket) -> bool:
+    return one.getsockopt(socket.IPPROTO_TCP, _TCP_REPAIR) != 0
+
+
+def _delete(table: str) -> None:
+    """Delete one nftables table.
+
+    Raises:
+        FileNotFoundError: there is none of that name.
+    """
+    name = table.encode() + b"\0"
+    attribute = struct.pack("=HH", 4 + len(name), _TABLE_NAME) + name
+    attribute += bytes(-len(attribute) % 4)
+    batch = (
+        _message(_BATCH_BEGIN, _REQUEST, 0, _NFTABLES)
+        + _message(_DELETE_TABLE, _REQUEST | _ACK, _FAMILY_INET, 0, attribute)
+        + _message(_BATCH_END, _REQUEST, 0, _NFTABLES)
+    )
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETFILTER) as kernel:
+        kernel.settimeout(10)
+        kernel.bind((0, 0))
+        kernel.send(batch)
+        answer = kernel.recv(65536)
+    # struct nlmsghdr, then struct nlmsgerr, which begins with the negated error number
+    (refused,) = struct.unpack_from("=i", answer, 16)
+    if refused:
+        raise OSError(-refused, os.strerror(-refused), table)
+
+
+def _message(kind: int, flags: int, family: int, subsystem: int, payload: bytes = b"") -> bytes:
+    """Return one netlink message; nfnetlink's own header has the subsystem in network order."""
+    body = struct.pack("=BB", family, 0) + struct.pack("!H", subsystem) + payload
+    return struct.pack("=IHHII", 16 + len(body), kind, flags, 0, 0) + body
