@@ -54,6 +54,7 @@ class Hold:
         self._pid = pid
         self._trapped: dict[int, int] = {}  # thread id to the signal it was about to get
         self._masks: dict[int, str] = {}  # thread id to the signals it blocked when it was parked
+        self._seized: set[int] = set()  # ours, but did not stop in time
 
     def take(self) -> None:
         """Trap every thread that runs, those that begin meanwhile too.
@@ -77,12 +78,14 @@ class Hold:
 
     def let_go(self) -> None:
         """Let every trapped thread go on as if nothing had been."""
-        while self._trapped:
-            tid, signum = self._trapped.popitem()
+        for tid in [*self._trapped, *self._seized]:
             try:
-                _ptrace(_DETACH, tid, signum)
+                _ptrace(_DETACH, tid, self._trapped.pop(tid, 0))
             except ProcessLookupError:
-                continue
+                if not _ended(tid):
+                    self._seized.add(tid)  # nobody can let go of a thread that does not stand
+                    continue
+            self._seized.discard(tid)
 
     def park(self) -> None:
         """Stop the whole process and let go of its threads; none of them runs any further."""
@@ -154,23 +157,27 @@ class Hold:
 
     def _free(self) -> list[int]:
         threads = numbers(f"/proc/{self._pid}/task")
-        return [tid for tid in threads if tid != self.spared and tid not in self._trapped]
+        free = [tid for tid in threads if tid != self.spared and tid not in self._trapped]
+        # one that has ended never stops; a first thread that has stays listed with the others
+        return [tid for tid in free if self._state(tid) not in "ZX"]
 
     def _trap(self, tid: int, ends: float) -> None:
-        try:
-            _ptrace(_SEIZE, tid)
+        if tid not in self._seized:
+            try:
+                _ptrace(_SEIZE, tid)
+            except OSError:
+                if self._state(tid) not in "ZX":
+                    raise
+                return
+        self._seized.add(tid)
+        with suppress(ProcessLookupError):  # it has just ended; the wait says so
             _ptrace(_INTERRUPT, tid)
-        except ProcessLookupError:
-            if self._state(tid) not in "ZX":
-                raise
-            return
-        status = 0
-        while not status:
-            _, status = os.waitpid(tid, _WALL | os.WNOHANG)
-            if not status and time.monotonic() >= ends:
-                self._trapped[tid] = 0  # to be let go with the others
+        while not (found := os.waitpid(tid, _WALL | os.WNOHANG))[0]:
+            if time.monotonic() >= ends:
                 raise HoldFailed(f"thread {tid} did not stop within {PATIENCE:g} s")
-            time.sleep(0 if status else _POLL)
+            time.sleep(_POLL)
+        self._seized.discard(tid)
+        status = found[1]
         if os.WIFSTOPPED(status):
             event = status >> 16 == _EVENT_STOP
             self._trapped[tid] = 0 if event else os.WSTOPSIG(status)
@@ -178,6 +185,15 @@ class Hold:
     def _state(self, tid: int) -> str:
         raw = read(f"/proc/{self._pid}/task/{tid}/stat")
         return parse_stat(raw).state if raw else "X"
+
+
+def _ended(tid: int) -> bool:
+    """Whether a thread that was ours has ended; if so its process need not wait for us."""
+    try:
+        found, status = os.waitpid(tid, _WALL | os.WNOHANG)
+    except ChildProcessError:
+        return True
+    return bool(found) and not os.WIFSTOPPED(status)
 
 
 def _ptrace(request: int, tid: int, data: int = 0) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from gpuckpt.tools.criu import find
-from gpuckpt.tools.cuda_hold import Hold
+from gpuckpt.tools.cuda_hold import Hold, HoldFailed
 from gpuckpt.tools.run import Command, Runner
-from tests.root.harness import Field, exists, lines_of, wait_for
+from tests.root.harness import PATIENCE, Field, exists, lines_of, state_of, wait_for
 
 pytestmark = pytest.mark.root
 
@@ -30,10 +31,10 @@ count(0)
 """
 
 
-def start(place: Field, script: str) -> subprocess.Popen[bytes]:
+def start(place: Field, script: str, *more: str) -> subprocess.Popen[bytes]:
     """Start a job that no thread of ours waits for: it would hear of the traps in our place."""
     log = str(place.folder / "log")
-    child = subprocess.Popen([sys.executable, "-c", script, log], start_new_session=True)
+    child = subprocess.Popen([sys.executable, "-c", script, log, *more], start_new_session=True)
     place.children.append(child)
     return child
 
@@ -94,6 +95,54 @@ def test_a_signal_on_its_way_is_not_lost(place: Field) -> None:
         hold.take()
         hold.let_go()
         wait_for("it heard", lambda number=number: lines_of(log).count("signal") == number)
+
+
+# threads come and go all the time; the first one may end for good
+RESTLESS = """
+import ctypes, sys, threading, time
+log = open(sys.argv[1], "a", buffering=1)
+def spawn():
+    while True:
+        brief = threading.Thread(target=lambda: None)
+        brief.start()
+        log.write("ended\\n")
+        brief.join()
+for _ in range(3):
+    threading.Thread(target=spawn).start()
+if sys.argv[2:]:
+    ctypes.CDLL(None).syscall(60, 0)
+"""
+
+
+def hold_often(pid: int, times: int) -> list[str]:
+    """Hold and let go in a thread that may be left behind, as a hold that hangs must not."""
+    faults: list[str] = []
+
+    def body() -> None:
+        for _ in range(times):
+            hold = Hold(pid, -1)
+            try:
+                hold.take()
+            except HoldFailed as why:
+                faults.append(str(why))
+            hold.let_go()
+
+    worker = threading.Thread(target=body, daemon=True)
+    worker.start()
+    worker.join(PATIENCE)
+    return faults if not worker.is_alive() else ["it never came back"]
+
+
+@pytest.mark.parametrize("leader", ["lives", "has-ended"])
+def test_threads_that_end_meanwhile_do_not_matter(place: Field, leader: str) -> None:
+    """A thread that ends between two looks is neither waited for nor a failure."""
+    child = start(place, RESTLESS, *([] if leader == "lives" else ["end"]))
+    wait_for("threads come and go", lambda: lines_of(place.folder / "log"))
+    if leader == "has-ended":
+        wait_for("the first thread has ended", lambda: state_of(child.pid) == "Z")
+    assert hold_often(child.pid, 100) == []
+    seen = len(lines_of(place.folder / "log"))
+    wait_for("they go on", lambda: len(lines_of(place.folder / "log")) > seen)
 
 
 def test_a_parked_process_travels_through_criu(place: Field, job: subprocess.Popen[bytes]) -> None:
