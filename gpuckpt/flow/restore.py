@@ -6,6 +6,7 @@ byte it is made of has been checked; and success is said only after the tree has
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -186,11 +187,11 @@ class _Restore:
         )
 
     def _end_tree(self) -> None:
-        """End whatever CRIU has made: the pids were free before it began."""
+        """End whatever CRIU has made, all of it below us: a pid may be a stranger's by now."""
         refs: list[ProcessRef] = []
         for record in self.manifest.tree:
             process = self.tools.proc.process(record.pid)
-            if process is not None:
+            if process is not None and os.getpid() in self.tools.proc.ancestors(record.pid):
                 refs.append(process.ref)
         end_restored(self.tools, refs, self.cuda_pids)
 

@@ -364,7 +364,10 @@ class _Criu:
                 self.host.around(f"criu.image.{name}", lambda n=name: _drain(run, n))
         if select.select([run.stop_fd], [], [], 0)[0]:
             raise Stopped("stopped by a signal")
-        self.host.processes |= self.host.restored
+        me = os.getpid()
+        for pid, one in self.host.restored.items():
+            below = one if one.ppid in self.host.restored else replace(one, ppid=me)
+            self.host.processes[pid] = below
         for pid in self.host.gpu_bytes:
             self.host.cuda[pid] = CudaState.CHECKPOINTED
         self.host.around("criu.approve", run.approve)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuckpt.errors import GpuckptError, Interrupted
+from gpuckpt.errors import GpuckptError, Interrupted, RestoreFailed
 from gpuckpt.events import Silent
 from gpuckpt.flow.dump import dump
 from gpuckpt.flow.interrupts import Interrupts
@@ -18,7 +18,7 @@ from gpuckpt.flow.journal import Journal
 from gpuckpt.flow.request import DumpRequest, RestoreRequest, RestoreResult
 from gpuckpt.flow.restore import restore
 from gpuckpt.model import CudaState
-from tests.fakes.host import ROOT_PID, FakeHost, Fault
+from tests.fakes.host import ROOT_PID, FakeHost, Fault, process
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +59,9 @@ def test_every_call_of_a_restore(dumped: tuple[Path, FakeHost], tmp_path: Path) 
     good = empty_host(before)
     result = run(good, image, tmp_path / "good")
     assert result.root_pid == ROOT_PID
-    assert good.processes == before.processes
+    assert {one.ref for one in good.processes.values()} == {
+        one.ref for one in before.processes.values()
+    }
     assert good.cuda == before.cuda
     last = len(good.calls) - good.calls[::-1].index("nvidia.uses")
     for number, name in enumerate(good.calls[:last], 1):
@@ -82,6 +84,26 @@ def test_every_call_of_a_restore(dumped: tuple[Path, FakeHost], tmp_path: Path) 
                 assert not host.adopting
                 assert not Journal(state).entries()
     assert run(empty_host(before), image, tmp_path / "again").root_pid == ROOT_PID
+
+
+def test_a_stranger_that_took_a_pid_is_not_ended(
+    dumped: tuple[Path, FakeHost], tmp_path: Path
+) -> None:
+    """A pid that was free when it was looked at may be somebody's when CRIU fails for it."""
+    image, before = dumped
+    good = empty_host(before)
+    run(good, image, tmp_path / "good")
+    host = empty_host(before)
+    stranger = process(ROOT_PID + 1)
+
+    def take_the_pid(host: FakeHost) -> None:
+        host.processes[stranger.pid] = stranger
+        raise RestoreFailed(f"pid {stranger.pid}, which the job had, is taken on this host")
+
+    host.fault = Fault(good.calls.index("criu.restore") + 1, take_the_pid, "before")
+    with pytest.raises(RestoreFailed):
+        run(host, image, tmp_path / "state")
+    assert host.processes[stranger.pid] is stranger
 
 
 def test_too_little_gpu_memory_is_refused_before_anything(
