@@ -114,10 +114,17 @@ def _criu(tools: Toolbox) -> Iterator[Check]:
 def _settings() -> Iterator[Check]:
     """CRIU's own configuration files: gpuckpt makes it ignore them, and not all expect that."""
     names = [*_SETTINGS, os.environ.get("CRIU_CONFIG_FILE", "")]
-    found = [name for name in names if name and Path(name).expanduser().is_file()]
+    found = [name for name in names if name and _is_file(name)]
     if found:
         text = f"{', '.join(found)} has no effect on gpuckpt"
         yield Check("criu-config", "warning", text, "Nothing to do: gpuckpt sets what it needs.")
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).expanduser().is_file()
+    except (OSError, RuntimeError):  # a home that is another user's, or none at all
+        return False
 
 
 def _driver(tools: Toolbox, nvidia: NvidiaFacts | None) -> Iterator[Check]:

@@ -60,7 +60,9 @@ class Journal:
         except OSError as why:
             raise NotWritable(
                 f"the state directory {state_dir} cannot be written: {why.strerror}",
-                hint="Name another one in GPUCKPT_STATE_DIR.",
+                hint="Run gpuckpt as root (sudo gpuckpt ...)."
+                if os.geteuid()
+                else "Name another one in GPUCKPT_STATE_DIR.",
             ) from why
 
     def entries(self) -> tuple[Entry, ...]:
