@@ -104,9 +104,14 @@ class Proc:
         )
 
     def alive(self, ref: ProcessRef) -> bool:
-        """Whether this very process still exists, as more than a zombie."""
+        """Whether this very process still exists, as more than a zombie, and is not being killed.
+
+        With hundreds of gigabytes the kernel takes seconds from SIGKILL to the zombie.
+        """
         found = self._stat(ref.pid)
         if found is None or found.start_time != ref.start_time:
+            return False
+        if (found.exiting and found.state not in "ZX") or self._killed(ref.pid):
             return False
         # the first thread may have ended while others run on
         return found.state not in "ZX" or len(numbers(f"{self.root}/{ref.pid}/task")) > 1
@@ -222,6 +227,11 @@ class Proc:
                 if dead:
                     ended[dead] = os.waitstatus_to_exitcode(status)
         return ended
+
+    def _killed(self, pid: int) -> bool:
+        status = parse_status(read(f"{self.root}/{pid}/status") or b"")
+        pending = int(status.get("SigPnd", "0"), 16) | int(status.get("ShdPnd", "0"), 16)
+        return bool(pending & 1 << signal.SIGKILL - 1)
 
     def _stat(self, pid: int) -> Stat | None:
         raw = read(f"{self.root}/{pid}/stat")

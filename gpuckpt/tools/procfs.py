@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 GONE: Final = (FileNotFoundError, ProcessLookupError, NotADirectoryError)
 _KERNEL_THREAD: Final = 0x00200000  # PF_KTHREAD in <linux/sched.h>
+_EXITING: Final = 0x00000004  # PF_EXITING
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Stat:
     sid: int
     tty: int
     kernel_thread: bool
+    exiting: bool
     start_time: int
 
 
@@ -77,6 +79,7 @@ def parse_stat(raw: bytes) -> Stat:
         sid=int(fields[3]),
         tty=int(fields[4]),
         kernel_thread=bool(int(fields[6]) & _KERNEL_THREAD),
+        exiting=bool(int(fields[6]) & _EXITING),
         start_time=int(fields[19]),
     )
 

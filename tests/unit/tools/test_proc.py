@@ -260,6 +260,19 @@ def record(root: Path, pid: int, stat: str = "", **files: str) -> Path:
     return folder
 
 
+@pytest.mark.parametrize(
+    ("flags", "pending", "alive"), [(0, 0, True), (4, 0, False), (0, 1 << 8, False)]
+)
+def test_a_process_that_is_being_killed_is_as_good_as_gone(
+    tmp_path: Path, flags: int, pending: int, alive: bool
+) -> None:
+    """It can take seconds to get there, and must not be taken for one that goes on."""
+    stat = f"7 (job) S 1 7 7 0 -1 {flags} " + " ".join(["0"] * 12 + ["777"] + ["0"] * 30)
+    folder = record(tmp_path, 7, stat)
+    (folder / "status").write_text(f"Tgid:\t7\nSigPnd:\t{0:016x}\nShdPnd:\t{pending:016x}\n")
+    assert Proc(tmp_path).alive(ProcessRef(7, 777)) is alive
+
+
 MAPS = """\
 7f0000000000-7f0000001000 rw-s 00000000 00:06 1045                       /dev/nvidia0
 7f0000001000-7f0000002000 rw-s 00001000 00:06 1045                       /dev/nvidia0
