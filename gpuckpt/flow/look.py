@@ -49,7 +49,10 @@ def look(tools: Toolbox, request: DumpRequest) -> Sight:
     cuda = states_of(tools, tree.pids)
     output = output_path(request.output, root)
     facts = gather(tools, tree, cuda, output.parent)
-    findings = judge_dump(facts, DumpChoices(tcp=request.tcp, ghost_limit=request.ghost_limit))
+    choices = DumpChoices(
+        tcp=request.tcp, ghost_limit=request.ghost_limit, leave_running=request.leave_running
+    )
+    findings = judge_dump(facts, choices)
     error = refusal(findings)
     if error is not None:
         raise error

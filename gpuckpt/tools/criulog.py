@@ -85,6 +85,11 @@ _RULES = (
         "Raise --ghost-limit.",
     ),
     _Rule(
+        r"Can't link remap to (?P<path>\S+): File exists",
+        "a link_remap file of another dump, beside {path}, has the name that CRIU needs",
+        "Restore the job it belongs to first, or remove it if that image is given up.",
+    ),
+    _Rule(
         r"Can't bind inet socket.*Address already in use",
         "a port of the job is in use on this host",
         "End whatever listens there, or wait a minute for closed connections (TIME_WAIT).",

@@ -83,6 +83,22 @@ def deleted_file_large(facts: DumpFacts, choices: DumpChoices) -> Iterator[Findi
             )
 
 
+def linked_file(facts: DumpFacts, choices: DumpChoices) -> Iterator[Finding]:
+    """CRIU 4.2.1 keeps such a file on this host by a name that it removes if the job goes on."""
+    if not choices.leave_running:
+        return
+    for file in facts.look.deleted:
+        if file.links:
+            yield blocker(
+                "linked-file",
+                descriptor(file.fd, file.path),
+                "The file, a semaphore most often, lost the name the job knows and is not carried "
+                "in the image: with --leave-running the image could never be restored.",
+                "Dump the job without --leave-running.",
+                file.pid,
+            )
+
+
 def sysv_shm(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
     """System V memory belongs to the IPC namespace; CRIU dumps it only together with that."""
     own = facts.look.own_namespaces.get("ipc")
@@ -117,4 +133,11 @@ def terminal(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
         )
 
 
-RULES: Final[tuple[Rule, ...]] = (io_uring, device_node, deleted_file_large, sysv_shm, terminal)
+RULES: Final[tuple[Rule, ...]] = (
+    io_uring,
+    device_node,
+    deleted_file_large,
+    linked_file,
+    sysv_shm,
+    terminal,
+)

@@ -16,11 +16,13 @@ GIB: Final = 1 << 30
 class DumpChoices:
     """What the user chose that a judgement depends on.
 
-    `ghost_limit` is the largest deleted file, in bytes, that may go into the image.
+    `ghost_limit` is the largest deleted file, in bytes, that may go into the image;
+    `leave_running` that the job goes on after the dump.
     """
 
     tcp: TcpPolicy = TcpPolicy.NONE
     ghost_limit: int = GIB
+    leave_running: bool = False
 
 
 Rule = Callable[[DumpFacts, DumpChoices], Iterator[Finding]]

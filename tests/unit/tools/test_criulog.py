@@ -39,6 +39,10 @@ HARMLESS = (
         ),
         ("Error (x.c:1): Some file locks are hold by dumping tasks!", "file locks"),
         (
+            "Error (x.c:1): Can't link remap to /dev/shm/sem.f0oRsO: File exists",
+            "link_remap file of another dump",
+        ),
+        (
             "Error (x.c:1): Can't bind inet socket (id 26): Address already in use",
             "port",
         ),
