@@ -10,6 +10,7 @@ from gpuckpt.flow.tasks import wait_free
 from gpuckpt.image import compare
 from gpuckpt.image.manifest import FileRecord, unknown_needs
 from gpuckpt.model import Finding, Severity
+from gpuckpt.tools import foreground
 from gpuckpt.tools.net import PortState
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def check(tools: Toolbox, manifest: Manifest, force: frozenset[str]) -> list[Fin
     findings += compare.files(manifest, _found(tools, manifest))
     if host.missing_capabilities:
         findings.append(_privilege(host.missing_capabilities))
+    findings += _terminal(manifest)
     return refuse(findings, force)
 
 
@@ -203,6 +205,22 @@ def _privilege(missing: tuple[str, ...]) -> Finding:
         f"a restore needs {', '.join(missing)}, which this process lacks",
         "Run it as root (sudo gpuckpt restore ...).",
     )
+
+
+def _terminal(manifest: Manifest) -> list[Finding]:
+    """A job that had somebody else's terminal open gets ours: CRIU finds out too late."""
+    opened = manifest.outside.terminals
+    foreign = "/dev/ptmx" not in opened and any(path.startswith("/dev/pts/") for path in opened)
+    if not (manifest.options.shell_job and foreign) or foreground.is_ours(0):
+        return []
+    return [
+        _blocker(
+            "no-terminal",
+            "standard input",
+            "the job had a terminal open, and there is none here to give it",
+            "Run the restore in a terminal: by hand, or under `script` or tmux.",
+        )
+    ]
 
 
 def _blocker(id_: str, what: str, reason: str, remedy: str, pid: int | None = None) -> Finding:

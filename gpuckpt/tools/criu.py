@@ -27,6 +27,7 @@ from gpuckpt.errors import (
 )
 from gpuckpt.model import TcpPolicy, Version
 from gpuckpt.tools.criuwatch import Hook, Talk, Watch, supervise
+from gpuckpt.tools.foreground import is_ours, kept
 from gpuckpt.tools.run import Command
 from gpuckpt.tools.streamer import Capture, Serve
 
@@ -190,7 +191,8 @@ class Criu:
 
             watch = Watch(run.work / "restore.log", run.stop_fd, run.deadline, RestoreFailed)
             talk = Talk(serve, hook, verdict, lambda: None, watch)
-            self._run(["restore", "-d", "-S"], run.options, talk, run.stdin)
+            with kept(run.stdin):
+                self._run(["restore", "-d", "-S"], run.options, talk, run.stdin)
 
     def _run(
         self, argv: list[str], options: CriuOptions, talk: Talk, stdin: int | None = None
@@ -209,6 +211,8 @@ class Criu:
                     stdout=output.fileno(),
                     merge=True,
                     pass_fds=(folder,),
+                    # CRIU gives the job our terminal, which it can only within our session
+                    our_session=is_ours(stdin),
                 )
             )
         with child:

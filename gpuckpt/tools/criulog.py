@@ -100,6 +100,11 @@ _RULES = (
         "Start such jobs with setsid and their output in files.",
     ),
     _Rule(
+        r"Failed to set (group|sid) \d+ on \d+",
+        "the job's terminal could not be given to it",
+        "Run the restore in a terminal, with that terminal as its standard input.",
+    ),
+    _Rule(
         r"Don't have tty to inherit session",
         "the job needs a terminal and there is none here",
         "Run the restore from a terminal.",

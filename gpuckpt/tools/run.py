@@ -42,7 +42,8 @@ class Command:
     `timeout` is in seconds and counts for `Runner.run` only; None waits for ever. `env` is added
     to the short environment. `stdin` is a descriptor, PIPE, bytes to be fed (`Runner.run` only) or
     None for /dev/null; `stdout` and `stderr` a descriptor, PIPE, or None: captured by
-    `Runner.run`, /dev/null for `Runner.start`. `merge` sends stderr where stdout goes.
+    `Runner.run`, /dev/null for `Runner.start`. `merge` sends stderr where stdout goes. With
+    `our_session` the program gets a process group of its own only, and keeps our terminal.
     """
 
     argv: tuple[str, ...]
@@ -54,6 +55,7 @@ class Command:
     stderr: int | None = None
     merge: bool = False
     pass_fds: tuple[int, ...] = ()
+    our_session: bool = False
 
     @property
     def line(self) -> str:
@@ -218,7 +220,8 @@ def _spawn(command: Command, unset: int) -> subprocess.Popen[bytes]:
             stderr=_stderr(command, unset),
             cwd=command.cwd,
             env=_environment() | dict(command.env),
-            start_new_session=True,
+            start_new_session=not command.our_session,
+            process_group=0 if command.our_session else None,
             pass_fds=command.pass_fds,
         )
     except (FileNotFoundError, NotADirectoryError, PermissionError) as why:

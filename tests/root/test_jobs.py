@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import socket
 from typing import TYPE_CHECKING
@@ -75,6 +76,28 @@ def test_names_of_any_bytes(place: Field) -> None:
     count = len(lines_of(log))
     place.restore(image)
     wait_for("it goes on", lambda: len(lines_of(log)) > count + 2)
+
+
+def test_a_job_on_a_terminal(place: Field) -> None:
+    """It gets the terminal of the restore; without one the restore is refused at once."""
+    log, script = place.folder / "log", place.folder / "job.sh"
+    script.write_text('echo $$ >pid; while :; do echo "on $(tty)" >>log; sleep 0.1; done')
+    place.start(["script", "-qec", "sh job.sh; true", "/dev/null"])
+    wait_for("it writes", lambda: len(lines_of(log)) > 2)
+    pid, image = int((place.folder / "pid").read_text()), place.folder / "image"
+    place.restored.append(pid)
+    assert place.gpuckpt("dump", pid, "-o", image).result["image"] == str(image)
+    wait_for("the pid is free", lambda: not exists(pid))
+    answer = place.gpuckpt("restore", image)
+    assert (answer.code, [one["id"] for one in answer.json["error"]["findings"]]) == (
+        8,
+        ["no-terminal"],
+    )
+    count = len(lines_of(log))
+    line = shlex.join(place.command("restore", image, "--wait", "-q"))
+    place.start(["script", "-qec", line, "/dev/null"])
+    wait_for("it goes on", lambda: len(lines_of(log)) > count + 2)
+    assert lines_of(log)[-1].startswith("on /dev/pts/")
 
 
 def test_during_heavy_allocation(place: Field) -> None:
