@@ -50,12 +50,12 @@ _RULES = (
         "Retry in a moment; `gpuckpt show` lists the ids the job needs.",
     ),
     _Rule(
-        r"Can't open file (?P<path>\S+) on restore: No such file",
+        r"Can't open file (?P<path>.+?) on restore: No such file",
         "/{path} is missing on this host",
         "Put the file back as it was and retry.",
     ),
     _Rule(
-        r"File (?P<path>\S+) has bad (?P<what>size|mode|build-ID)(?P<rest>.*)",
+        r"File (?P<path>.+?) has bad (?P<what>size|mode|build-ID)(?P<rest>.*)",
         "/{path} has another {what} than when the job was dumped{rest}",
         "Put the file back as it was and retry.",
     ),
@@ -80,12 +80,12 @@ _RULES = (
         "Dump the tree that holds both ends, or end the connection.",
     ),
     _Rule(
-        r"Can't dump ghost file (?P<path>\S+) of (?P<size>\d+) size",
+        r"Can't dump ghost file (?P<path>.+?) of (?P<size>\d+) size",
         "the deleted file {path}, still open, is larger ({size} bytes) than the limit",
         "Raise --ghost-limit.",
     ),
     _Rule(
-        r"Can't link remap to (?P<path>\S+): File exists",
+        r"Can't link remap to (?P<path>.+?): File exists",
         "a link_remap file of another dump, beside {path}, has the name that CRIU needs",
         "Restore the job it belongs to first, or remove it if that image is given up.",
     ),

@@ -9,7 +9,7 @@ import ipaddress
 import os
 import socket
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.tools.procfs import read, text
@@ -28,8 +28,8 @@ _ATTRIBUTE: Final = struct.Struct("=HH")  # struct rtattr
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY = 4, 20
 _REQUEST_DUMP: Final = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
 _DONE, _ERROR = 3, 2
-_SHOW_NAME, _SHOW_PEER = 1, 4
-_NAME, _PEER = 0, 2
+_SHOW_NAME, _SHOW_PEER, _SHOW_WAITING = 1, 4, 8
+_NAME, _PEER, _WAITING = 0, 2, 3
 _KINDS: Final = {1: "stream", 2: "dgram", 5: "seqpacket"}
 _PATIENCE: Final = 10.0  # seconds; the kernel answers in milliseconds or not at all
 
@@ -53,12 +53,17 @@ class InetSocket:
 
 @dataclass(frozen=True, slots=True)
 class UnixSocket:
-    """One Unix socket; `peer` is the inode it is connected to, 0 if none or not yet accepted."""
+    """One Unix socket; `peer` is the inode it is connected to, 0 if none.
+
+    That of the listener if it has not accepted the connection yet; a listener's `waiting` are the
+    inodes of those that wait for it.
+    """
 
     inode: int
     kind: str
     name: str
     peer: int
+    waiting: tuple[int, ...] = ()
 
 
 def tcp_sockets(process: Path | str, inodes: Container[int]) -> tuple[InetSocket, ...]:
@@ -85,11 +90,17 @@ def unix_sockets() -> dict[int, UnixSocket]:
     family = socket.AF_NETLINK
     with socket.socket(family, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as link:
         link.settimeout(_PATIENCE)
-        body = _REQUEST.pack(socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, _SHOW_NAME | _SHOW_PEER, 0, 0)
+        show = _SHOW_NAME | _SHOW_PEER | _SHOW_WAITING
+        body = _REQUEST.pack(socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, show, 0, 0)
         size = _HEADER.size + len(body)
         link.send(_HEADER.pack(size, _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, 1, 0) + body)
         found = (_unix(payload) for payload in _answers(link))
-        return {one.inode: one for one in found}
+        known = {one.inode: one for one in found}
+    listeners = {inode: one.inode for one in known.values() for inode in one.waiting}
+    for inode in listeners.keys() & known.keys():
+        if not known[inode].peer:
+            known[inode] = replace(known[inode], peer=listeners[inode])
+    return known
 
 
 def _answers(link: socket.socket) -> Iterator[bytes]:
@@ -111,7 +122,7 @@ def _answers(link: socket.socket) -> Iterator[bytes]:
 
 def _unix(payload: bytes) -> UnixSocket:
     _, kind, _, _, inode, *_ = _ANSWER.unpack_from(payload)
-    name, peer, at = "", 0, _ANSWER.size
+    name, peer, waiting, at = "", 0, b"", _ANSWER.size
     while at + _ATTRIBUTE.size <= len(payload):
         size, attribute = _ATTRIBUTE.unpack_from(payload, at)
         value = payload[at + _ATTRIBUTE.size : at + size]
@@ -122,8 +133,11 @@ def _unix(payload: bytes) -> UnixSocket:
             )
         elif attribute == _PEER:
             peer = int.from_bytes(value, "little")
+        elif attribute == _WAITING:
+            waiting = value
         at += (max(size, _ATTRIBUTE.size) + 3) & ~3
-    return UnixSocket(inode, _KINDS.get(kind, str(kind)), name, peer)
+    inodes = struct.unpack_from(f"={len(waiting) // 4}I", waiting)
+    return UnixSocket(inode, _KINDS.get(kind, str(kind)), name, peer, inodes)
 
 
 def _tcp(fields: list[str]) -> InetSocket:

@@ -106,6 +106,20 @@ def test_a_socket_pair_with_the_parent_is_inside_when_the_parent_is(tmp_path: Pa
         assert f"process {pid} " in found.reason
 
 
+def test_a_connection_that_is_not_accepted_yet(tmp_path: Path) -> None:
+    """Such a socket has no peer so far; CRIU dumps it and can never restore it."""
+    name = str(tmp_path / "busy")
+    code = f"import socket; client = socket.socket(socket.AF_UNIX); client.connect({name!r})"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(name)
+        server.listen()
+        with target(tmp_path, code) as pid:
+            (found,) = findings(pid)
+            assert (found.id, found.pid) == ("unix-peer-outside", pid)
+            assert name in found.object
+            assert f"process {os.getpid()} " in found.reason
+
+
 def test_a_server_s_name_is_told(tmp_path: Path) -> None:
     name = str(tmp_path / "server")
     with socket.socket(socket.AF_UNIX) as server:

@@ -26,6 +26,10 @@ HARMLESS = (
             "/usr/lib/x.so",
         ),
         (
+            "Error (x.c:1): Can't open file data/my file on restore: No such file or directory",
+            "/data/my file is missing",
+        ),
+        (
             "Error (x.c:1): File var/log/job has bad size 12 (expect 10)",
             "another size",
         ),
