@@ -70,6 +70,16 @@ _RULES = (
         "Say what is to become of it: --tcp established or --tcp close.",
     ),
     _Rule(
+        r"In-flight connection",
+        "a client waits to be accepted on a TCP port of the job",
+        "Retry when the job has accepted it, or let it go with --tcp close.",
+    ),
+    _Rule(
+        r"pidfd pid (?P<pid>\d+) is not a part of process tree",
+        "the job holds a pidfd of process {pid}, which is outside its tree",
+        "Let the job close it, or dump the tree that holds both.",
+    ),
+    _Rule(
         r"Some file locks are hold",
         "the job holds file locks",
         "Retry with --file-locks.",

@@ -41,6 +41,8 @@ HARMLESS = (
             "Error (x.c:1): Connected TCP socket, consider using --tcp-established",
             "TCP",
         ),
+        ("Error (x.c:1): inet: In-flight connection (l) for 100db5", "waits to be accepted"),
+        ("Error (x.c:1): pidfd: pidfd pid 1 is not a part of process tree..", "process 1"),
         ("Error (x.c:1): Some file locks are hold by dumping tasks!", "file locks"),
         (
             "Error (x.c:1): Can't link remap to /dev/shm/sem.f0oRsO: File exists",
