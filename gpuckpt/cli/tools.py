@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpuckpt.flow.toolbox import Toolbox
 from gpuckpt.tools import criu, cuda
+from gpuckpt.tools.cpus import Cpus
 from gpuckpt.tools.files import Files
 from gpuckpt.tools.host import Host
 from gpuckpt.tools.net import Net
@@ -32,6 +33,7 @@ def real(state_dir: Path) -> Toolbox:
         criu=LateCriu(runner),
         files=Files(),
         net=Net(),
+        cpus=Cpus(),
         shell=Shell(runner),
         state_dir=state_dir,
     )

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from gpuckpt import __version__
 from gpuckpt.image.manifest import (
+    BindingRecord,
     DumpOptions,
     FileRecord,
     HostRecord,
@@ -68,7 +69,7 @@ def manifest(tools: Toolbox, dumped: Dumped) -> Manifest:
         root_pid=sight.tree.root.pid,
         host=_host(sight.host),
         nvidia=_nvidia(sight.nvidia, dumped.uses) if dumped.first else None,
-        tree=tuple(_process(process, dumped) for process in dumped.tree.processes),
+        tree=tuple(_process(tools, process, dumped) for process in dumped.tree.processes),
         ids=criuimage.ids(tasks),
         options=_options(dumped),
         outside=_outside(tools, dumped),
@@ -108,7 +109,7 @@ def _needs(dumped: Dumped) -> tuple[str, ...]:
     return tuple(needs)
 
 
-def _process(process: Process, dumped: Dumped) -> ProcessRecord:
+def _process(tools: Toolbox, process: Process, dumped: Dumped) -> ProcessRecord:
     return ProcessRecord(
         pid=process.pid,
         ppid=process.ppid,
@@ -124,6 +125,18 @@ def _process(process: Process, dumped: Dumped) -> ProcessRecord:
         gid=process.gid,
         cuda=dumped.first.get(process.pid, CudaState.NONE),
         restore_thread=dumped.threads.get(process.pid, 0),
+        bound=_bound(tools, process),
+    )
+
+
+def _bound(tools: Toolbox, process: Process) -> tuple[BindingRecord, ...]:
+    """Group the threads that are bound to CPUs by these."""
+    groups: dict[frozenset[int], list[int]] = {}
+    for thread, cpus in tools.cpus.bound(process.threads).items():
+        groups.setdefault(cpus, []).append(thread)
+    return tuple(
+        BindingRecord(cpus=tuple(sorted(cpus)), threads=tuple(threads))
+        for cpus, threads in groups.items()
     )
 
 

@@ -17,6 +17,7 @@ from gpuckpt.errors import (
     VerificationFailed,
 )
 from gpuckpt.flow import target
+from gpuckpt.flow.binding import bind
 from gpuckpt.flow.gpu import CudaTree
 from gpuckpt.flow.operation import Operation
 from gpuckpt.flow.proof import Proof
@@ -68,13 +69,15 @@ def restore(
             findings += target.make_room(
                 tools, image.manifest, request.force_gates, interrupts, reporter.note
             )
-        return _Restore(operation, request, image).run(findings)
+        return _Restore(operation, request, image, findings).run()
 
 
 class _Restore:
     """One restore: what its steps share."""
 
-    def __init__(self, operation: Operation, request: RestoreRequest, image: Image) -> None:
+    def __init__(
+        self, operation: Operation, request: RestoreRequest, image: Image, findings: list[Finding]
+    ) -> None:
         self.operation = operation
         self.tools = operation.tools
         self.record = operation.record
@@ -82,6 +85,7 @@ class _Restore:
         self.request = request
         self.image = image
         self.manifest = image.manifest
+        self.findings = findings
         self.cuda_pids = [process.pid for process in self.manifest.tree if process.cuda != "none"]
         self.map: dict[str, str] = {}
         if self.cuda_pids:
@@ -90,7 +94,7 @@ class _Restore:
         self.undo = Undo()
         self.entry = operation.enter(self.manifest.root_pid, str(image.path))
 
-    def run(self, findings: list[Finding]) -> RestoreResult:
+    def run(self) -> RestoreResult:
         try:
             self._criu()
             self._give_gpu()
@@ -104,7 +108,7 @@ class _Restore:
             root_pid=self.manifest.root_pid,
             pids=tuple(process.pid for process in self.manifest.tree),
             receipt=self.record.receipt(),
-            findings=tuple(findings),
+            findings=tuple(self.findings),
             gpu_map=self.map,
         )
 
@@ -142,6 +146,7 @@ class _Restore:
         self.interrupts.check()
         if wrong := self.proof.exact():
             raise RestoreFailed(f"CRIU made another tree: {wrong[0].reason}", findings=wrong)
+        self.findings += bind(self.tools, self.manifest)
 
     def _give_gpu(self) -> None:
         """Give every CUDA process its GPU memory back, then let all of them go on."""
@@ -167,15 +172,16 @@ class _Restore:
         """Look at the restored tree; a failure ends it only if the user said so."""
         proof = self.proof
         with self.record.phase("verify", "processes, GPU state") as step:
-            wrong = proof.look()
-            if not wrong:
-                step.say(f"settling for {self.request.settle:g} s")
-                wrong = proof.settle(self.request.settle)
-        if not wrong and self.request.probe:
+            self._judge(proof.look())
+            step.say(f"settling for {self.request.settle:g} s")
+            self._judge(proof.settle(self.request.settle))
+        if self.request.probe:
             with self.record.phase("probe", self.request.probe):
-                wrong = proof.probe(self.request.probe, self.request.probe_timeout)
+                self._judge(proof.probe(self.request.probe, self.request.probe_timeout))
+        self.interrupts.check()
+
+    def _judge(self, wrong: list[Finding]) -> None:
         if not wrong:
-            self.interrupts.check()
             return
         kept = self.request.on_verify_fail == "keep"
         if kept:

@@ -195,6 +195,16 @@ class FilesTool(Protocol):
         """Return what is at `path`, None if nothing can be reached there."""
 
 
+class CpusTool(Protocol):
+    """The CPUs that threads may run on."""
+
+    def bound(self, threads: Iterable[int]) -> dict[int, frozenset[int]]:
+        """Return the CPUs of those threads that may not run on just the CPUs of this host."""
+
+    def bind(self, thread: int, cpus: Iterable[int] = ()) -> bool:
+        """Let a thread run on these CPUs alone, or on all; whether it got just these."""
+
+
 class ShellTool(Protocol):
     """The user's own commands."""
 
@@ -217,5 +227,6 @@ class Toolbox:
     criu: CriuTool
     files: FilesTool
     net: NetTool
+    cpus: CpusTool
     shell: ShellTool
     state_dir: Path

@@ -59,6 +59,13 @@ class NvidiaRecord(msgspec.Struct, frozen=True, kw_only=True):
     uses: tuple[GpuUse, ...]
 
 
+class BindingRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Threads of one process that may run on these CPUs only."""
+
+    cpus: tuple[int, ...]
+    threads: tuple[int, ...]
+
+
 class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One process of the dumped tree; `cuda` is its driver state before the dump.
 
@@ -80,6 +87,7 @@ class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
     gid: int
     cuda: str
     restore_thread: int = 0
+    bound: tuple[BindingRecord, ...] = ()
 
 
 class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,6 +167,7 @@ _SEAL = b',\n  "blake3": "'
 _END = b"\n}"
 _LARGEST_PID = 1 << 22
 _LARGEST_UID = (1 << 32) - 1
+_LARGEST_CPU = (1 << 16) - 1
 _LARGEST_PORT = (1 << 16) - 1
 
 
@@ -258,9 +267,18 @@ def _tree_flaws(manifest: Manifest) -> Iterator[str]:
     for process in manifest.tree:
         if max(process.uid, process.gid) > _LARGEST_UID:
             yield f"process {process.pid} has an impossible owner"
+        yield from _binding_flaws(process)
     for listener in manifest.outside.listeners:
         if listener.port > _LARGEST_PORT:
             yield f"{listener.port} is no port"
+
+
+def _binding_flaws(process: ProcessRecord) -> Iterator[str]:
+    for binding in process.bound:
+        if not set(binding.threads) <= set(process.threads):
+            yield f"process {process.pid} binds threads of another"
+        if not 0 <= max(binding.cpus, default=-1) <= _LARGEST_CPU:
+            yield f"process {process.pid} is bound to CPUs that cannot be"
 
 
 def _entry_flaws(entry: FileEntry) -> Iterator[str]:

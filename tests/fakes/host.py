@@ -96,6 +96,8 @@ class FakeHost:
     busy: set[int] = field(default_factory=set)
     busy_rounds: int = 1 << 30
     ended_live: list[int] = field(default_factory=list)
+    bindings: dict[int, frozenset[int]] = field(default_factory=dict)
+    refused: set[int] = field(default_factory=set)
 
     @classmethod
     def with_job(cls, cuda: int = 2, plain: int = 1) -> FakeHost:
@@ -121,6 +123,7 @@ class FakeHost:
             "criu": _Criu(self),
             "files": _Files(),
             "net": _Net(),
+            "cpus": _Cpus(self),
             "shell": _Shell(self),
         }
         counted: dict[str, Any] = {name: _Counted(self, name, tool) for name, tool in tools.items()}
@@ -409,6 +412,20 @@ def _drain(run: RestoreRun, name: str) -> None:
     finally:
         os.close(write)
         taker.join()
+
+
+@dataclass
+class _Cpus:
+    """Two CPUs; `host.bindings` says who is bound, `host.refused` who cannot be."""
+
+    host: FakeHost
+
+    def bound(self, threads: Iterable[int]) -> dict[int, frozenset[int]]:
+        return {one: cpus for one in threads if (cpus := self.host.bindings.get(one))}
+
+    def bind(self, thread: int, cpus: Iterable[int] = ()) -> bool:
+        self.host.bindings[thread] = frozenset(cpus)
+        return thread not in self.host.refused
 
 
 class _Files:

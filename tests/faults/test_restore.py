@@ -146,3 +146,21 @@ def test_a_failed_look_does_as_it_was_told(
     assert set(host.cuda.values()) == ({CudaState.RUNNING} if kept else set())
     assert not host.ended_live
     assert not Journal(state).entries()
+
+
+def test_cpus_that_are_not_here_are_warned_of(tmp_path: Path) -> None:
+    """Bindings survive the image; those that cannot be had do not stop a restore."""
+    host = FakeHost.with_job()
+    host.bindings = {ROOT_PID: frozenset({0}), ROOT_PID + 1: frozenset({1})}
+    before, wanted = FakeHost.with_job(), dict(host.bindings)
+    dump(
+        host.toolbox(tmp_path),
+        DumpRequest(ROOT_PID, tmp_path / "image"),
+        Silent(),
+        Interrupts(),
+    )
+    target = empty_host(before)
+    target.refused = {ROOT_PID + 1}
+    result = run(target, tmp_path / "image", tmp_path / "state")
+    assert {pid: cpus for pid, cpus in target.bindings.items() if cpus} == wanted
+    assert [(one.id, one.pid) for one in result.findings] == [("cpus", ROOT_PID + 1)]

@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,8 +14,6 @@ import pytest
 from tests.root.harness import exists, lines_of, wait_for
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.root.harness import Field
 
 pytestmark = pytest.mark.root
@@ -98,6 +97,23 @@ def test_a_job_on_a_terminal(place: Field) -> None:
     place.start(["script", "-qec", line, "/dev/null"])
     wait_for("it goes on", lambda: len(lines_of(log)) > count + 2)
     assert lines_of(log)[-1].startswith("on /dev/pts/")
+
+
+def test_threads_keep_their_cpus(place: Field) -> None:
+    """Bound threads stay bound, the others are not confined to the CPUs of the restore."""
+    if (os.cpu_count() or 1) < 2:
+        pytest.skip("there is but one CPU")
+    job = place.job("worker.py", 1)
+    place.ask()
+    os.sched_setaffinity(job.pid, {1})
+    bound = {int(path.name) for path in Path(f"/proc/{job.pid}/task").iterdir()}
+    bound = {thread: os.sched_getaffinity(thread) for thread in bound}
+    assert len({frozenset(cpus) for cpus in bound.values()}) > 1
+    image = place.dump(job)
+    command = place.command("restore", image, "--settle", "0")
+    place.restored.append(job.pid)
+    assert place.start(["taskset", "-c", "0", *command]).wait(60) == 0
+    assert {thread: os.sched_getaffinity(thread) for thread in bound} == bound
 
 
 def test_during_heavy_allocation(place: Field) -> None:
