@@ -94,10 +94,15 @@ def read_pstree(raw: bytes) -> tuple[TaskIds, ...]:
     Raises:
         ImageDamaged: these bytes are no such image.
     """
-    return tuple(
-        TaskIds(one.number(1), one.number(2), one.number(3), one.number(4), one.numbers(5))
-        for one in records(raw, _PSTREE, "pstree.img")
-    )
+    return tuple(_task(one) for one in records(raw, _PSTREE, "pstree.img"))
+
+
+def _task(one: Message) -> TaskIds:
+    pid, threads = one.number(1), one.numbers(5)
+    # 4.2.1 writes a number out of nowhere as the one thread of a zombie
+    if pid not in threads:
+        threads = (pid,)
+    return TaskIds(pid, one.number(2), one.number(3), one.number(4), threads)
 
 
 def ids(tasks: Iterable[TaskIds]) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import socket
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -114,6 +115,23 @@ def test_threads_keep_their_cpus(place: Field) -> None:
     place.restored.append(job.pid)
     assert place.start(["taskset", "-c", "0", *command]).wait(60) == 0
     assert {thread: os.sched_getaffinity(thread) for thread in bound} == bound
+
+
+def test_children_nobody_has_waited_for(place: Field) -> None:
+    """Zombies come back as zombies, for the parent that may still ask how they ended."""
+    log = place.folder / "log"
+    code = (
+        "import os, time\nfor n in range(40): os.fork() or os._exit(n)\n"
+        "while True:\n print(len(os.listdir('/proc/self/task')), file=open('log', 'a'))\n"
+        " time.sleep(0.1)\n"
+    )
+    job = place.start([sys.executable, "-c", code])
+    wait_for("it writes", lambda: len(lines_of(log)) > 2)
+    image = place.dump(job)
+    count = len(lines_of(log))
+    place.restore(image)
+    assert len(place.restored) == 41
+    wait_for("it goes on", lambda: len(lines_of(log)) > count + 2)
 
 
 def test_during_heavy_allocation(place: Field) -> None:

@@ -61,6 +61,12 @@ def test_numbers_of_leaders_that_are_gone_must_be_free_too() -> None:
     assert ids(tasks) == (10, 11, 12, 13, 14)
 
 
+def test_the_thread_of_a_zombie_is_the_zombie_itself() -> None:
+    """CRIU 4.2.1 leaves its number unset; a living process's threads begin with its own pid."""
+    zombie = b"".join(field(*pair) for pair in ((1, 8), (2, 7), (3, 7), (4, 7), (5, 1830896896)))
+    assert read_pstree(image(PSTREE, zombie)) == (TaskIds(8, 7, 7, 7, (8,)),)
+
+
 def test_a_shell_s_session_is_not_the_job_s() -> None:
     tasks = (
         TaskIds(10, 0, 9, 8, (10,)),
