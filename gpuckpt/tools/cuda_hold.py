@@ -113,7 +113,11 @@ class Hold:
             os.kill(self._pid, signal.SIGCONT)
             self.parked = False
             self._leave_parasite(foreign)
-            self.take()
+            try:
+                self.take()
+            except HoldFailed:
+                self.park()
+                raise
 
     @contextmanager
     def awake(self) -> Iterator[None]:

@@ -158,6 +158,32 @@ def test_threads_that_end_meanwhile_do_not_matter(place: Field, leader: str) -> 
     wait_for("they go on", lambda: len(lines_of(place.folder / "log")) > seen)
 
 
+def test_a_wake_that_fails_leaves_the_process_parked(
+    place: Field, job: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its state is still away: a thread that ran on would crash it."""
+    hold = Hold(job.pid, threads(job.pid)[3])
+    hold.take()
+    hold.park()
+
+    def refuse() -> None:
+        hold.let_go()
+        raise HoldFailed("thread 7 did not stop")
+
+    monkeypatch.setattr(hold, "take", refuse)
+    with pytest.raises(HoldFailed):
+        hold.wake()
+    assert hold.parked
+    assert letters(job.pid) == "T"
+    log = place.folder / "log"
+    assert quiet(log)
+    seen = len(lines_of(log))
+    monkeypatch.undo()
+    hold.wake()
+    hold.let_go()
+    wait_for("all write again", lambda: len(set(lines_of(log)[seen:])) == 6)
+
+
 def test_a_parked_process_travels_through_criu(place: Field, job: subprocess.Popen[bytes]) -> None:
     """Parked, dumped, restored, woken: not one line is written before it is let go."""
     log = place.folder / "log"
