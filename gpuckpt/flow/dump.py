@@ -17,6 +17,7 @@ from gpuckpt.errors import (
     ProcessChanged,
     Stopped,
     UndoIncomplete,
+    WriteFailed,
 )
 from gpuckpt.flow import records
 from gpuckpt.flow.aftermath import late_failure, left_behind
@@ -191,7 +192,7 @@ class _Dump:
         """CRIU failed. If the image stands and the tree is gone, all is well nevertheless."""
         if self.manifest is None or not isinstance(why, Exception):
             self._free_connections(log)
-            if isinstance(why, Stopped):
+            if isinstance(why, Stopped | WriteFailed):  # writing is what a signal cuts short
                 self.interrupts.check()
             raise why
         tree = self.sight.tree

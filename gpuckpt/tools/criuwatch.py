@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import select
+import threading
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +14,7 @@ from gpuckpt.errors import GpuckptError, Stopped
 from gpuckpt.tools import criulog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
     from typing import Self
 
@@ -102,7 +104,7 @@ def supervise(child: Child, talk: Talk) -> None:
     while child.poll() is None:
         ready = {fd for fd, _ in poll.poll(500)}
         if hook.ask in ready:
-            failure = _decide(hook, talk.verdict)
+            failure = _decide(talk)
             # the verdict is given: whatever CRIU does now, it must be left to finish it
             _wait_out(child, talk, patient=failure is None)
         elif failure := _reason_to_end(ready, server, watch, ends):
@@ -114,15 +116,35 @@ def supervise(child: Child, talk: Talk) -> None:
         raise _failed(watch, child.poll())
 
 
-def _decide(hook: Hook, verdict: Callable[[], None]) -> BaseException | None:
+def _decide(talk: Talk) -> BaseException | None:
     """Ask for the verdict and pass it on; CRIU gets its answer whatever happens."""
     try:
-        verdict()
+        with _abort_on_stop(talk):
+            talk.verdict()
     except BaseException as why:  # noqa: BLE001 - raised again when CRIU has ended
-        hook.answer(yes=False)
+        talk.hook.answer(yes=False)
         return why
-    hook.answer(yes=True)
+    talk.hook.answer(yes=True)
     return None
+
+
+@contextmanager
+def _abort_on_stop(talk: Talk) -> Iterator[None]:
+    """A verdict waits for the disk, which may hang with the job frozen: a signal ends that wait."""
+    over = os.eventfd(0, os.EFD_CLOEXEC)
+
+    def watch() -> None:
+        if over not in select.select([talk.watch.stop_fd, over], [], [])[0]:
+            talk.abort()
+
+    thread = threading.Thread(target=watch, name="abort-on-stop", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        os.eventfd_write(over, 1)
+        thread.join()
+        os.close(over)
 
 
 def _reason_to_end(
