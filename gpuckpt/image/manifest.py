@@ -16,7 +16,7 @@ from gpuckpt.errors import Bug, GpuckptError, ImageDamaged, ImageUnsupported
 from gpuckpt.image import wire
 from gpuckpt.image.frames import LARGEST_TABLE, MAX_FRAME, SMALLEST_FRAME, table_size
 from gpuckpt.image.names import check_name
-from gpuckpt.model import Gpu, GpuUse, Receipt, TcpPolicy
+from gpuckpt.model import CudaState, Gpu, GpuUse, Receipt, TcpPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,7 +85,7 @@ class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str
     uid: int
     gid: int
-    cuda: str
+    cuda: CudaState
     restore_thread: int = 0
     bound: tuple[BindingRecord, ...] = ()
 
@@ -154,6 +154,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", ta
     files: tuple[FileEntry, ...]
     totals: Totals
     receipt: Receipt
+
+    @property
+    def cuda(self) -> dict[int, CudaState]:
+        """The processes with CUDA in them, and the driver's state of each before the dump."""
+        return {p.pid: p.cuda for p in self.tree if p.cuda != CudaState.NONE}
 
 
 class _Peek(msgspec.Struct):

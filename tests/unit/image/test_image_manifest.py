@@ -188,3 +188,9 @@ def test_a_changed_byte_is_found(change: Callable[[bytes], bytes]) -> None:
 def test_too_many_bytes_are_refused_unread() -> None:
     with pytest.raises(ImageDamaged, match="too many"):
         m.decode(bytes(m.LARGEST_MANIFEST + 1))
+
+
+def test_a_driver_state_that_does_not_exist_is_damage() -> None:
+    """Whoever reads a manifest can rely on its states; a restore would act on them."""
+    with pytest.raises(ImageDamaged, match="sleeping"):
+        m.decode(changed("tree.0.cuda", "sleeping"))
