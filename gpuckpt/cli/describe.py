@@ -27,7 +27,7 @@ def command(process: ProcessRecord) -> str:
 def job(manifest: Manifest) -> str:
     """Return the root's command with the number of processes and how many are on a GPU."""
     root = next((one for one in manifest.tree if one.pid == manifest.root_pid), manifest.tree[0])
-    on_gpu = sum(process.cuda != "none" for process in manifest.tree)
+    on_gpu = len(manifest.cuda)
     parts = [f"pid {manifest.root_pid}", units.count(len(manifest.tree), "process", "processes")]
     parts.append(f"{on_gpu} on the GPU" if on_gpu else "none on a GPU")
     return f"{command(root)} ({', '.join(parts)})"

@@ -125,7 +125,7 @@ def _needs(manifest: Manifest) -> Iterator[tuple[str, str]]:
 
 def _nvidia_needs(manifest: Manifest) -> Iterator[tuple[str, str]]:
     nvidia = manifest.nvidia
-    if nvidia is None or not any(process.cuda != "none" for process in manifest.tree):
+    if nvidia is None or not manifest.cuda:
         yield "gpu", "none"
         return
     yield "driver", nvidia.driver

@@ -32,7 +32,7 @@ from gpuckpt.flow.workspace import workspace
 from gpuckpt.image.pack import Packer
 from gpuckpt.image.reread import reread
 from gpuckpt.image.stage import Stage
-from gpuckpt.tools.criu import DUMP_LOG, DumpRun
+from gpuckpt.tools.criu import DUMP_LOG, DumpRun, deadline
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,9 +45,6 @@ if TYPE_CHECKING:
 
 # how long the kernel, and parents that wait for their children, may take to clear the pids
 GONE_SECONDS = 15.0
-# CRIU's patience: a fixed part, and one that grows with the tree at a rate any disk can keep
-DEADLINE_SECONDS = 120.0
-SLOWEST_BYTES_PER_SECOND = 20 << 20
 
 
 def dump(
@@ -157,7 +154,7 @@ class _Dump:
                 options=sight.options,
                 leave_running=self.request.leave_running,
                 stop_fd=self.interrupts.fd,
-                deadline=DEADLINE_SECONDS + size / SLOWEST_BYTES_PER_SECOND,
+                deadline=deadline(size),
             )
             try:
                 self.tools.criu.dump(run)

@@ -58,6 +58,15 @@ def states_of(tools: Toolbox, pids: Iterable[int]) -> States:
     return {pid: state for pid, state in found.items() if state is not CudaState.NONE}
 
 
+def memory_need(uses: Iterable[GpuUse], gpu_map: Mapping[str, str]) -> dict[str, int]:
+    """Return the bytes that must be free on each GPU, by its new UUID, for a driver's restore."""
+    need: dict[str, int] = {}
+    for use in uses:
+        uuid = gpu_map.get(use.uuid, use.uuid)
+        need[uuid] = need.get(uuid, MEMORY_MARGIN) + use.bytes
+    return need
+
+
 class CudaTree:
     """The CUDA processes of one tree in one operation."""
 
@@ -165,13 +174,13 @@ class CudaTree:
         """
         if not self.pids:
             return
-        now = self._tools.cuda.states(self.pids)
-        away = [
-            pid
-            for pid, state in now.items()
-            if state is CudaState.CHECKPOINTED and self.first[pid] is not CudaState.CHECKPOINTED
-        ]
         try:
+            now = self._tools.cuda.states(self.pids)
+            away = [
+                pid
+                for pid, state in now.items()
+                if state is CudaState.CHECKPOINTED and self.first[pid] is not CudaState.CHECKPOINTED
+            ]
             if away:
                 self._wait_for_memory(away, gpu_map or {})
                 self._tools.cuda.restore(away, gpu_map or {})
@@ -220,11 +229,9 @@ class CudaTree:
         A restore that runs out of GPU memory leaves a process stuck for good (seen on 580.159),
         so the driver is not asked before there is room.
         """
-        need: dict[str, int] = {}
-        for use in self._uses:
-            if use.pid in pids:
-                uuid = gpu_map.get(use.uuid, use.uuid)
-                need[uuid] = need.get(uuid, 0) + use.bytes
+        # NVML may list a process without saying how much it holds: that is no reason to wait
+        held = (use for use in self._uses if use.pid in pids and use.bytes)
+        need = memory_need(held, gpu_map)
         ends = time.monotonic() + MEMORY_PATIENCE
         while short := _short(self._tools, need):
             if time.monotonic() >= ends:
@@ -246,10 +253,10 @@ def _short(tools: Toolbox, need: Mapping[str, int]) -> str:
         return ""
     for gpu in facts.gpus:
         wanted = need.get(gpu.uuid, 0)
-        if wanted and gpu.memory_free < wanted + MEMORY_MARGIN:
+        if gpu.memory_free < wanted:
             return (
                 f"GPU {gpu.index} has {gpu.memory_free >> 20} MiB free, "
-                f"{(wanted + MEMORY_MARGIN) >> 20} MiB are needed"
+                f"{wanted >> 20} MiB are needed"
             )
     return ""
 

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import Stopped
-from gpuckpt.model import CudaState, Finding, Severity
+from gpuckpt.model import Finding, Severity
 
 if TYPE_CHECKING:
     from gpuckpt.flow.interrupts import Interrupts
@@ -42,7 +42,7 @@ class Proof:
         """
         wrong: list[Finding] = []
         for record in self._manifest.tree:
-            if record.cuda != "none" or record.pid == self._manifest.root_pid:
+            if record.pid in self._manifest.cuda or record.pid == self._manifest.root_pid:
                 wrong += _alive(record.pid, self._tools.proc.process(record.pid))
         return wrong or self._gpu()
 
@@ -72,7 +72,7 @@ class Proof:
             time.sleep(PROBE_PAUSE)
 
     def _gpu(self) -> list[Finding]:
-        cuda = {p.pid: CudaState(p.cuda) for p in self._manifest.tree if p.cuda != "none"}
+        cuda = self._manifest.cuda
         if not cuda:
             return []
         wrong = []

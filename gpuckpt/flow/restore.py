@@ -30,7 +30,7 @@ from gpuckpt.image.compare import gpu_map
 from gpuckpt.image.store import Image
 from gpuckpt.image.unpack import Unpacker
 from gpuckpt.model import CudaState, Finding, ProcessRef
-from gpuckpt.tools.criu import CriuOptions, RestoreRun
+from gpuckpt.tools.criu import CriuOptions, RestoreRun, deadline
 
 if TYPE_CHECKING:
     from gpuckpt.events import Reporter
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from gpuckpt.flow.toolbox import Toolbox
     from gpuckpt.image.manifest import Manifest
 
-DEADLINE_SECONDS = 120.0
-SLOWEST_BYTES_PER_SECOND = 20 << 20
 WAIT_POLL_SECONDS = 0.1
 KEPT = "What is left of the job was kept: end it before the image is restored again."
 ENDED = "The job was ended (--on-verify-fail kill)."
@@ -86,7 +84,7 @@ class _Restore:
         self.image = image
         self.manifest = image.manifest
         self.findings = findings
-        self.cuda_pids = [process.pid for process in self.manifest.tree if process.cuda != "none"]
+        self.cuda_pids = list(self.manifest.cuda)
         self.map: dict[str, str] = {}
         if self.cuda_pids:
             self.map = gpu_map(self.manifest, self.tools.nvidia.facts())
@@ -130,7 +128,7 @@ class _Restore:
                 approve=self._approve,
                 options=_options(self.manifest),
                 stop_fd=self.interrupts.fd,
-                deadline=DEADLINE_SECONDS + raw / SLOWEST_BYTES_PER_SECOND,
+                deadline=deadline(raw),
                 stdin=0 if self.manifest.options.shell_job else None,
             )
             try:
@@ -155,9 +153,8 @@ class _Restore:
         self.entry = self.operation.journal.step(self.entry, "gpu")
         tools = self.tools
         away = dict.fromkeys(self.cuda_pids, CudaState.CHECKPOINTED)
-        first = {p.pid: CudaState(p.cuda) for p in self.manifest.tree if p.pid in away}
         threads = {p.pid: p.restore_thread for p in self.manifest.tree if p.pid in away}
-        cuda = CudaTree(tools, self.interrupts, first)
+        cuda = CudaTree(tools, self.interrupts, self.manifest.cuda)
         cuda.expect(self.manifest.nvidia.uses if self.manifest.nvidia else ())
         with self.record.phase("gpu-in", "host memory to GPU memory") as step:
             try:

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import HostMismatch, ImageUnsupported
+from gpuckpt.flow.gpu import memory_need
 from gpuckpt.flow.tasks import wait_free
 from gpuckpt.image import compare
 from gpuckpt.image.manifest import FileRecord, unknown_needs
@@ -28,7 +29,6 @@ GPU_PATIENCE = 15.0
 PORT_PATIENCE = 65.0
 # what the driver and CRIU need beside the pages themselves
 MEMORY_FACTOR = 1.05
-GPU_MARGIN = 256 << 20
 FORCE = "--force-gate ID overrides one named gate."
 
 
@@ -180,11 +180,7 @@ def _gpu_memory(tools: Toolbox, manifest: Manifest) -> list[Finding]:
     nvidia = tools.nvidia.facts()
     if manifest.nvidia is None or nvidia is None or not manifest.nvidia.uses:
         return []
-    mapped = compare.gpu_map(manifest, nvidia)
-    need: dict[str, int] = {}
-    for use in manifest.nvidia.uses:
-        uuid = mapped.get(use.uuid, use.uuid)
-        need[uuid] = need.get(uuid, GPU_MARGIN) + use.bytes
+    need = memory_need(manifest.nvidia.uses, compare.gpu_map(manifest, nvidia))
     return [
         _blocker(
             "gpu-memory",

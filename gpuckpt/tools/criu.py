@@ -41,6 +41,9 @@ OLDEST = Version("4.2")
 PREFIX_PROGRAM = Path("/opt/gpuckpt/criu/bin/criu")
 # CRIU's own limit for collecting tasks; its default of 10 s is too short for large trees
 COLLECT_SECONDS = 60
+# patience for a whole run: a fixed part, and one that grows at a rate any disk can keep
+DEADLINE_SECONDS = 120.0
+SLOWEST_BYTES_PER_SECOND = 20 << 20
 # in the work folder of a dump
 DUMP_LOG = "dump.log"
 
@@ -93,6 +96,11 @@ class RestoreRun:
     stop_fd: int
     deadline: float
     stdin: int | None = None
+
+
+def deadline(size: int) -> float:
+    """Return the seconds CRIU may take for `size` bytes of images, whichever way they go."""
+    return DEADLINE_SECONDS + size / SLOWEST_BYTES_PER_SECOND
 
 
 def find(runner: Runner) -> Criu:

@@ -7,13 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuckpt.errors import CriuMissing, GpuLeftover, GpuLockTimeout, ProcessChanged
+from gpuckpt.errors import (
+    CriuMissing,
+    CudaCallFailed,
+    GpuLeftover,
+    GpuLockTimeout,
+    GpuStepFailed,
+    ProcessChanged,
+)
 from gpuckpt.events import Silent
 from gpuckpt.flow.dump import dump
 from gpuckpt.flow.interrupts import Interrupts
 from gpuckpt.flow.journal import Entry, Journal
 from gpuckpt.flow.request import DumpRequest, DumpResult
-from gpuckpt.model import CudaState, ProcessRef
+from gpuckpt.model import CudaOutcome, CudaState, ProcessRef
 from tests.fakes.host import ROOT_PID, FakeHost, Fault, process
 
 if TYPE_CHECKING:
@@ -131,3 +138,24 @@ def test_a_lock_that_comes_late_is_waited_for(tmp_path: Path) -> None:
     host.busy, host.busy_rounds = {ROOT_PID + 2}, 2
     run(host, tmp_path, lock_timeout=20.0)
     assert host.calls.count("cuda.lock") == 3
+
+
+def test_a_driver_that_does_not_answer_between_two_rounds(tmp_path: Path) -> None:
+    """It is a failed GPU step, undone; not a bug."""
+
+    def hang(_host: FakeHost) -> None:
+        raise CudaCallFailed("state", [CudaOutcome(ROOT_PID + 1, "state", "NO_ANSWER")])
+
+    probe = FakeHost.with_job()
+    probe.busy, probe.busy_rounds = {ROOT_PID + 2}, 1
+    (tmp_path / "good").mkdir()
+    run(probe, tmp_path / "good")
+    between = probe.calls.index("cuda.states", probe.calls.index("cuda.lock")) + 1
+    host, before = FakeHost.with_job(), FakeHost.with_job()
+    host.busy, host.busy_rounds = {ROOT_PID + 2}, 1
+    host.fault = Fault(between, hang, "before")
+    with pytest.raises(GpuStepFailed) as caught:
+        run(host, tmp_path)
+    assert caught.value.exit_code == 5
+    assert host.cuda == before.cuda
+    assert not (tmp_path / "image").exists()
