@@ -331,6 +331,13 @@ class UndoIncomplete(GpuckptError):
     job = "It may be stopped or locked: the text above says what is left."
 
 
+class Unfinished(UndoIncomplete):
+    """An earlier run was cut short on this job and left what only a repair puts back."""
+
+    name = "unfinished"
+    default_hint = "`gpuckpt status` shows it, `gpuckpt repair` puts it back."
+
+
 class VerificationFailed(GpuckptError):
     """The job was restored and did not pass the look afterwards."""
 

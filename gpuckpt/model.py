@@ -309,6 +309,16 @@ class Finding:
         return self.severity is Severity.BLOCKER
 
 
+def blocker(id_: str, thing: str, reason: str, remedy: str, pid: int | None = None) -> Finding:
+    """Return a finding that stops the operation; `thing` is its object."""
+    return Finding(id_, Severity.BLOCKER, thing, reason, remedy, pid)
+
+
+def warning(id_: str, thing: str, reason: str, remedy: str, pid: int | None = None) -> Finding:
+    """Return a finding that does not stop anything; `thing` is its object."""
+    return Finding(id_, Severity.WARNING, thing, reason, remedy, pid)
+
+
 @dataclass(frozen=True, slots=True)
 class Phase:
     """One timed step: `started` counts from the operation's start, `bytes` 0 if none moved."""

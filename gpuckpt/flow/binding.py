@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuckpt.model import Finding, Severity
+from gpuckpt.model import warning
 
 if TYPE_CHECKING:
     from gpuckpt.flow.toolbox import Toolbox
     from gpuckpt.image.manifest import Manifest, ProcessRecord
+    from gpuckpt.model import Finding
 
 
 def bind(tools: Toolbox, manifest: Manifest) -> list[Finding]:
@@ -30,11 +31,10 @@ def bind(tools: Toolbox, manifest: Manifest) -> list[Finding]:
 
 
 def _unbound(process: ProcessRecord, count: int) -> Finding:
-    return Finding(
-        id="cpus",
-        severity=Severity.WARNING,
-        object=f"{count} of {len(process.threads)} threads",
-        reason="They were bound to CPUs that are not all here, or not allowed here.",
-        remedy="They run where the kernel lets them; bind them with taskset if it matters.",
+    return warning(
+        "cpus",
+        f"{count} of {len(process.threads)} threads",
+        "They were bound to CPUs that are not all here, or not allowed here.",
+        "They run where the kernel lets them; bind them with taskset if it matters.",
         pid=process.pid,
     )

@@ -6,13 +6,13 @@ import time
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import Stopped
-from gpuckpt.model import Finding, Severity
+from gpuckpt.model import blocker
 
 if TYPE_CHECKING:
     from gpuckpt.flow.interrupts import Interrupts
     from gpuckpt.flow.toolbox import Toolbox
     from gpuckpt.image.manifest import Manifest, ProcessRecord
-    from gpuckpt.model import Process
+    from gpuckpt.model import Finding, Process
 
 # NVML's figure for a process moves by the driver's own bookkeeping
 GPU_TOLERANCE = 0.9
@@ -116,11 +116,5 @@ def _alive(pid: int, process: Process | None) -> list[Finding]:
 
 
 def _wrong(id_: str, what: str, reason: str, pid: int | None = None) -> Finding:
-    return Finding(
-        id=id_,
-        severity=Severity.BLOCKER,
-        object=what,
-        reason=reason,
-        remedy="Look at the job's own output; the image is intact and can be restored again.",
-        pid=pid,
-    )
+    remedy = "Look at the job's own output; the image is intact and can be restored again."
+    return blocker(id_, what, reason, remedy, pid)

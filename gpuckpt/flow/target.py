@@ -10,7 +10,7 @@ from gpuckpt.flow.gpu import memory_need
 from gpuckpt.flow.tasks import wait_free
 from gpuckpt.image import compare
 from gpuckpt.image.manifest import FileRecord, unknown_needs
-from gpuckpt.model import Finding, Severity
+from gpuckpt.model import blocker
 from gpuckpt.tools import foreground
 from gpuckpt.tools.net import PortState
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpuckpt.flow.interrupts import Interrupts
     from gpuckpt.flow.toolbox import Toolbox
     from gpuckpt.image.manifest import Manifest
-    from gpuckpt.model import Process
+    from gpuckpt.model import Finding, Process
 
 # zombies of the dumped tree wait for a parent, on small hosts seconds for an init that polls
 PID_PATIENCE = 30.0
@@ -116,7 +116,7 @@ def _taken(tools: Toolbox, numbers: tuple[int, ...]) -> list[Finding]:
         if owner := tools.proc.owner(number):
             owners.setdefault(owner.pid, (owner, []))[1].append(number)
     return [
-        _blocker(
+        blocker(
             "pid-taken",
             f"pid {', '.join(map(str, used))}",
             f"the job's pid {used[0]} is taken by process {owner.pid}"
@@ -154,7 +154,7 @@ def _ports(
         interrupts.check()
         time.sleep(0.5)
     return [
-        _blocker(
+        blocker(
             "port-taken",
             f"{listener.protocol} {listener.address}:{listener.port}",
             f"{listener.protocol} port {listener.port}, which the job had, is in use here",
@@ -172,7 +172,7 @@ def _host_memory(tools: Toolbox, manifest: Manifest) -> list[Finding]:
         return []
     reason = f"the job needs {need >> 20} MiB of host memory, {have >> 20} MiB are available"
     return [
-        _blocker("host-memory", "RAM", reason, "Free memory or raise the memory cgroup's limit.")
+        blocker("host-memory", "RAM", reason, "Free memory or raise the memory cgroup's limit.")
     ]
 
 
@@ -182,7 +182,7 @@ def _gpu_memory(tools: Toolbox, manifest: Manifest) -> list[Finding]:
         return []
     need = memory_need(manifest.nvidia.uses, compare.gpu_map(manifest, nvidia))
     return [
-        _blocker(
+        blocker(
             "gpu-memory",
             f"GPU {gpu.index} {gpu.uuid}",
             f"GPU {gpu.index} has {gpu.memory_free >> 20} MiB free, "
@@ -195,7 +195,7 @@ def _gpu_memory(tools: Toolbox, manifest: Manifest) -> list[Finding]:
 
 
 def _privilege(missing: tuple[str, ...]) -> Finding:
-    return _blocker(
+    return blocker(
         "not-privileged",
         "capabilities",
         f"a restore needs {', '.join(missing)}, which this process lacks",
@@ -210,14 +210,10 @@ def _terminal(manifest: Manifest) -> list[Finding]:
     if not (manifest.options.shell_job and foreign) or foreground.is_ours(0):
         return []
     return [
-        _blocker(
+        blocker(
             "no-terminal",
             "standard input",
             "the job had a terminal open, and there is none here to give it",
             "Run the restore in a terminal: by hand, or under `script` or tmux.",
         )
     ]
-
-
-def _blocker(id_: str, what: str, reason: str, remedy: str, pid: int | None = None) -> Finding:
-    return Finding(id_, Severity.BLOCKER, what, reason, remedy, pid)

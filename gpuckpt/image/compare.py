@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from gpuckpt.image import cpuflags
 from gpuckpt.image.gpus import gpu_gates, gpu_map
-from gpuckpt.model import Finding, Severity, Version
+from gpuckpt.model import Version, blocker, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from gpuckpt.image.manifest import FileRecord, HostRecord, Manifest
-    from gpuckpt.model import HostFacts, NvidiaFacts
+    from gpuckpt.model import Finding, HostFacts, NvidiaFacts
 
 __all__ = ["files", "gates", "gpu_map"]
 
@@ -53,7 +53,7 @@ def files(manifest: Manifest, found: Mapping[str, FileRecord | None]) -> tuple[F
 
 def _host(old: HostRecord, new: HostFacts) -> Iterator[Finding]:
     if old.arch != new.arch:
-        yield _blocker(
+        yield blocker(
             "gate-arch",
             new.arch,
             f"the image is from {old.arch}, this host is {new.arch}",
@@ -62,7 +62,7 @@ def _host(old: HostRecord, new: HostFacts) -> Iterator[Finding]:
         return
     lacking = cpuflags.missing(old.cpu_flags, new.cpu_flags)
     if lacking:
-        yield _blocker(
+        yield blocker(
             "gate-cpu",
             "CPU",
             f"the image is from {old.cpu_model}, and this CPU ({new.cpu_model}) lacks "
@@ -71,14 +71,14 @@ def _host(old: HostRecord, new: HostFacts) -> Iterator[Finding]:
             "uses none of them.",
         )
     if Version(new.kernel) < Version(old.kernel):
-        yield _warning(
+        yield warning(
             "gate-kernel",
             "kernel",
             f"the image is from kernel {old.kernel}, this host has the older {new.kernel}",
             "If the restore fails, boot a kernel that is not older.",
         )
     if old.libc != new.libc:
-        yield _warning(
+        yield warning(
             "gate-libc",
             "C library",
             f"the image is from {old.libc or 'an unknown C library'}, "
@@ -89,7 +89,7 @@ def _host(old: HostRecord, new: HostFacts) -> Iterator[Finding]:
 
 def _criu(old: Version, new: Version) -> Iterator[Finding]:
     if new < old:
-        yield _blocker(
+        yield blocker(
             "gate-criu",
             "CRIU",
             f"the image is from CRIU {old}, this host has the older {new}",
@@ -101,7 +101,7 @@ def _criu(old: Version, new: Version) -> Iterator[Finding]:
 def _file(old: FileRecord, new: FileRecord | None) -> Iterator[Finding]:
     path = old.path
     if new is None:
-        yield _blocker(
+        yield blocker(
             "gate-file-missing",
             path,
             f"{path}, which the job has open or mapped, is not there",
@@ -111,7 +111,7 @@ def _file(old: FileRecord, new: FileRecord | None) -> Iterator[Finding]:
     if old.mode is not None and new.mode is not None and old.mode != new.mode:
         yield _mode(path, old.mode, new.mode)
     if old.build_id and old.build_id != new.build_id:
-        yield _blocker(
+        yield blocker(
             "gate-file-build-id",
             path,
             f"{path} is another build: it had build-id {old.build_id}, now "
@@ -123,7 +123,7 @@ def _file(old: FileRecord, new: FileRecord | None) -> Iterator[Finding]:
     elif (
         _written(old) and None not in {old.mtime_ns, new.mtime_ns} and old.mtime_ns != new.mtime_ns
     ):
-        yield _warning(
+        yield warning(
             "gate-file-changed",
             path,
             f"{path}, which the job writes, was written to after the dump",
@@ -136,7 +136,7 @@ def _mode(path: str, old: int, new: int) -> Finding:
         remedy = "Put back what was there."
     else:
         remedy = f"chmod {stat.S_IMODE(old):04o} {path}"
-    return _blocker(
+    return blocker(
         "gate-file-mode", path, f"{path} had mode {old:06o}, now it has {new:06o}", remedy
     )
 
@@ -145,11 +145,11 @@ def _size(old: FileRecord, new: FileRecord) -> Finding:
     path, before, now = old.path, old.size or 0, new.size or 0
     reason = f"{path} had {before} bytes, now it has {now}"
     if now > before and _only_appended(old):
-        return _warning("gate-file-size", path, reason, "The job goes on at the end of it.")
+        return warning("gate-file-size", path, reason, "The job goes on at the end of it.")
     remedy = "Put it back as it was."
     if now > before:
         remedy += f" If it only grew: keep a copy, then truncate -s {before} {path}"
-    return _blocker("gate-file-size", path, reason, remedy)
+    return blocker("gate-file-size", path, reason, remedy)
 
 
 def _written(record: FileRecord) -> bool:
@@ -159,11 +159,3 @@ def _written(record: FileRecord) -> bool:
 def _only_appended(record: FileRecord) -> bool:
     # CRIU's own rule: such a file is a log, its size is not compared.
     return bool(record.flags & os.O_APPEND) and record.flags & os.O_ACCMODE == os.O_WRONLY
-
-
-def _blocker(id_: str, what: str, reason: str, remedy: str) -> Finding:
-    return Finding(id_, Severity.BLOCKER, what, reason, remedy)
-
-
-def _warning(id_: str, what: str, reason: str, remedy: str) -> Finding:
-    return Finding(id_, Severity.WARNING, what, reason, remedy)

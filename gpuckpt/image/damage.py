@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import ImageDamaged
-from gpuckpt.model import Finding, Severity
+from gpuckpt.model import blocker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+
+    from gpuckpt.model import Finding
 
 _REMEDY = "Restore from another copy of the image."
 
@@ -35,7 +37,7 @@ class Damage:
 
     def finding(self) -> Finding:
         """Return it as a finding that stops a restore."""
-        return Finding("image-damaged", Severity.BLOCKER, self.file, str(self), _REMEDY)
+        return blocker("image-damaged", self.file, str(self), _REMEDY)
 
 
 class Damaged(Exception):

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuckpt.model import Finding, Severity
+from gpuckpt.model import blocker, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpuckpt.image.manifest import Manifest
-    from gpuckpt.model import Gpu, NvidiaFacts
+    from gpuckpt.model import Finding, Gpu, NvidiaFacts
 
 
 def gpu_map(manifest: Manifest, nvidia: NvidiaFacts | None) -> dict[str, str]:
@@ -37,7 +37,7 @@ def gpu_gates(manifest: Manifest, nvidia: NvidiaFacts | None) -> Iterator[Findin
     if old is None:
         return
     if nvidia is None:
-        yield _blocker(
+        yield blocker(
             "gate-driver",
             "NVIDIA driver",
             f"the job uses GPUs with driver {old.driver}, this host has no NVIDIA driver",
@@ -45,7 +45,7 @@ def gpu_gates(manifest: Manifest, nvidia: NvidiaFacts | None) -> Iterator[Findin
         )
         return
     if old.driver != nvidia.driver:
-        yield _blocker(
+        yield blocker(
             "gate-driver",
             "NVIDIA driver",
             f"the image is from driver {old.driver}, this host has {nvidia.driver}",
@@ -53,7 +53,7 @@ def gpu_gates(manifest: Manifest, nvidia: NvidiaFacts | None) -> Iterator[Findin
         )
     yield from _mig(nvidia.gpus)
     if len(old.gpus) != len(nvidia.gpus):
-        yield _blocker(
+        yield blocker(
             "gate-gpu-count",
             "GPUs",
             f"the image is from a host with {len(old.gpus)} GPUs, this host has {len(nvidia.gpus)}",
@@ -79,14 +79,14 @@ def _pairs(old: tuple[Gpu, ...], new: tuple[Gpu, ...]) -> list[tuple[Gpu, Gpu]]:
 def _pair(old: Gpu, new: Gpu) -> Iterator[Finding]:
     place = f"GPU {new.index} {new.uuid}"
     if (old.name, old.compute_capability) != (new.name, new.compute_capability):
-        yield _blocker(
+        yield blocker(
             "gate-gpu-model",
             place,
             f"GPU {old.index} was {_model(old)}, GPU {new.index} here is {_model(new)}",
             f"Restore on a host with {old.name}.",
         )
     elif new.memory_total < old.memory_total:
-        yield _blocker(
+        yield blocker(
             "gate-gpu-memory",
             place,
             f"GPU {old.index} had {old.memory_total} bytes of memory, GPU {new.index} here has "
@@ -95,9 +95,8 @@ def _pair(old: Gpu, new: Gpu) -> Iterator[Finding]:
             "what the job uses fits.",
         )
     if old.bus_id != new.bus_id:
-        yield Finding(
+        yield warning(
             "gate-gpu-bus",
-            Severity.WARNING,
             place,
             f"the job knows GPU {old.index} by the bus id {old.bus_id}, here it is {new.bus_id}",
             "What looks GPUs up by bus id, as NCCL does for new communicators, will not find it.",
@@ -107,7 +106,7 @@ def _pair(old: Gpu, new: Gpu) -> Iterator[Finding]:
 def _mig(gpus: tuple[Gpu, ...]) -> Iterator[Finding]:
     on = ", ".join(str(gpu.index) for gpu in gpus if gpu.mig)
     if on:
-        yield _blocker(
+        yield blocker(
             "gate-mig",
             f"GPU {on}",
             f"MIG is on for GPU {on} of this host",
@@ -118,7 +117,3 @@ def _mig(gpus: tuple[Gpu, ...]) -> Iterator[Finding]:
 def _model(gpu: Gpu) -> str:
     known = gpu.compute_capability
     return f"{gpu.name} (compute capability {known})" if known else gpu.name
-
-
-def _blocker(id_: str, what: str, reason: str, remedy: str) -> Finding:
-    return Finding(id_, Severity.BLOCKER, what, reason, remedy)

@@ -6,7 +6,8 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.flow.rules.gpu import GPU_NODE
-from gpuckpt.flow.rules.rule import Rule, blocker, descriptor, size, warning
+from gpuckpt.flow.rules.rule import Rule, descriptor, size
+from gpuckpt.model import blocker, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from gpuckpt.flow.rules.rule import Rule, blocker, descriptor, warning
-from gpuckpt.model import CudaState, Version
+from gpuckpt.flow.rules.rule import Rule, descriptor
+from gpuckpt.model import CudaState, Version, blocker, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gpuckpt.flow.rules.rule import Rule, blocker, warning
-from gpuckpt.model import TcpPolicy
+from gpuckpt.model import TcpPolicy, blocker, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpuckpt.flow.facts import DumpFacts
-    from gpuckpt.flow.rules.rule import DumpChoices
+    from gpuckpt.flow.rules.rule import DumpChoices, Rule
     from gpuckpt.model import Finding
     from gpuckpt.tools.outside import OutsidePeer
 

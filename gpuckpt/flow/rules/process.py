@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gpuckpt.flow.rules.rule import Rule, blocker
+from gpuckpt.model import blocker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpuckpt.flow.facts import DumpFacts
-    from gpuckpt.flow.rules.rule import DumpChoices
+    from gpuckpt.flow.rules.rule import DumpChoices, Rule
     from gpuckpt.model import Finding
     from gpuckpt.tools.look import Task
 

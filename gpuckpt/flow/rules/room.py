@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gpuckpt.flow.rules.rule import Rule, blocker, size, warning
+from gpuckpt.flow.rules.rule import Rule, size
+from gpuckpt.model import blocker, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuckpt.flow.facts import DumpFacts
-from gpuckpt.model import Finding, Severity, TcpPolicy
+from gpuckpt.model import Finding, TcpPolicy
 
 GIB: Final = 1 << 30
 
@@ -26,16 +26,6 @@ class DumpChoices:
 
 
 Rule = Callable[[DumpFacts, DumpChoices], Iterator[Finding]]
-
-
-def blocker(name: str, thing: str, reason: str, remedy: str, pid: int | None = None) -> Finding:
-    """Return a finding that stops the dump."""
-    return Finding(name, Severity.BLOCKER, thing, reason, remedy, pid)
-
-
-def warning(name: str, thing: str, reason: str, remedy: str, pid: int | None = None) -> Finding:
-    """Return a finding that does not."""
-    return Finding(name, Severity.WARNING, thing, reason, remedy, pid)
 
 
 def descriptor(fd: int | None, path: str) -> str:
