@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NEEDS = {"root": ("root", "criu"), "gpu": ("root", "criu", "gpu")}
-REAL = {"root", "gpu", "cli", "bench"}  # folders whose tests start the programs they need
+REAL = {"root", "gpu", "cli", "bench", "field"}  # folders whose tests start the programs they need
 MARK = "GPUCKPT_TEST_SESSION"  # inherited by every process that a test starts
 KEPT = {MARK, "GPUCKPT_REQUIRE", "PYTHONPATH"}
 

@@ -1,0 +1,153 @@
+# ruff: noqa: E501 - one line a case, so that everybody can add to his own
+"""Every field case and how it is shown: one line each, sorted by id.
+
+The columns are: id | cpu or gpu (whether it can be reproduced without a GPU) | title | how it is
+shown. That is node ids of tests, relative to tests/, with blanks between them, or a verdict that
+says why it is not shown and what gpuckpt does instead, or both, the verdict last. A verdict that
+begins with TODO is a debt, and says who has it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+TABLE: Final = """
+C01 | cpu | A supervisor starts a second copy when the dump ends the job      | verdict: TODO world, target
+C02 | cpu | The step or unit is cleaned up although the job is back           | root/test_jobs.py::test_wait_ends_with_the_jobs_own_status root/test_jobs.py::test_wait_passes_signals_on
+C03 | cpu | Whose child a restored job is                                     | verdict: TODO field
+C04 | gpu | Hooks and mounts of the NVIDIA container stack                    | unit/flow/test_plan.py::test_a_container_is_named unit/tools/test_host.py::test_containers_are_recognised_by_their_groups
+C05 | cpu | Docker containers                                                 | unit/flow/test_plan.py::test_a_container_is_named unit/tools/test_host.py::test_containers_are_recognised_by_their_groups
+C07 | gpu | A server of many processes, few of them on the GPU                | unit/flow/test_jobs.py::test_the_root_of_a_job unit/flow/test_jobs.py::test_workers_of_one_launcher_are_one_job verdict: TODO plan (table of processes)
+C09 | gpu | Health checks and rendezvous run out during the pause             | verdict: TODO world
+D01 | cpu | io_uring, mapped or only open                                     | root/test_plan_root.py::test_criu_agrees[io_uring] unit/flow/test_plan.py::test_io_uring_by_descriptor_and_by_mapping
+D03 | cpu | Deleted open file above the limit                                 | root/test_plan_root.py::test_criu_agrees[big ghost] unit/flow/test_plan.py::test_deleted_files_up_to_the_limit
+D04 | cpu | Library replaced under a running job                              | verdict: TODO files
+D05 | cpu | File locks                                                        | root/test_plan_root.py::test_criu_agrees[lock] unit/flow/test_plan.py::test_what_criu_has_to_be_told
+D07 | cpu | Connected TCP                                                     | root/test_plan_root.py::test_criu_agrees[tcp] unit/flow/test_plan.py::test_connected_tcp_needs_a_decision
+D08 | cpu | The firewall tool that CRIU would use is missing                  | verdict: TODO field
+D09 | cpu | Unix stream socket to somebody outside                            | unit/flow/test_plan_real.py::test_a_socket_pair_with_us unit/flow/test_plan_real.py::test_a_server_s_name_is_told
+D10 | cpu | Output goes to the journal or a display server                    | unit/flow/test_plan.py::test_unix_sockets_to_the_outside
+D11 | cpu | POSIX semaphores in /dev/shm                                      | root/test_plan_root.py::test_posix_semaphores_need_a_link
+D14 | cpu | Descriptors CRIU has no code for                                  | root/test_plan_root.py::test_a_device_that_criu_does_not_know verdict: TODO files
+D16 | cpu | Not a session leader                                              | root/test_jobs.py::test_a_job_on_a_terminal unit/flow/test_plan_real.py::test_a_job_of_a_shell
+D17 | cpu | A pane of tmux or screen                                          | verdict: TODO world
+D18 | cpu | A debugger holds one of the threads                               | root/test_plan_root.py::test_threads_are_checked_for_tracers
+D20 | cpu | Nested pid namespace                                              | root/test_plan_root.py::test_a_nested_pid_namespace
+D21 | cpu | Another mount namespace                                           | root/test_plan_root.py::test_namespaces_of_its_own[-m-mnt]
+D22 | cpu | NFS that squashes root                                            | verdict: TODO files
+D23 | cpu | Deleted files on NFS                                              | verdict: TODO files
+D25 | cpu | Guard pages that CRIU cannot see                                  | verdict: TODO files
+D26 | cpu | The vDSO of a newer kernel                                        | root/test_command_line.py::test_the_doctor_tries_it_out
+D27 | cpu | Not root                                                          | unit/flow/test_plan.py::test_a_missing_capability_is_named root/test_command_line.py::test_the_doctor_tells_all_that_is_missing
+D28 | cpu | An "Error" line that is none                                      | unit/tools/test_criulog.py::test_known_failures_are_translated
+D30 | cpu | A wrapper's exit code                                             | verdict: TODO field
+D32 | cpu | AppArmor or SELinux blocks the injected code                      | verdict: TODO world
+G01 | gpu | NVML leftovers on old drivers                                     | unit/flow/test_plan.py::test_drivers_that_are_too_old unit/flow/test_plan.py::test_gpu_files_without_cuda flow/test_dump.py::test_a_device_left_open_ends_the_dump_by_name
+G02 | gpu | The lock kills a process that unloaded NVML                       | unit/tools/test_cuda.py::test_a_process_that_the_lock_kills_is_not_called_a_timeout root/test_fake_gpu.py::test_a_job_that_the_driver_killed_is_not_called_running
+G03 | gpu | Managed memory                                                    | gpu/test_dump.py::test_managed_memory_is_refused gpu/test_cuda.py::test_managed_memory_is_refused_and_the_job_runs_on
+G04 | gpu | CUDA IPC between processes                                        | unit/flow/test_plan.py::test_cuda_ipc_says_who_exports
+G05 | gpu | One locked rank makes calls on its peers hang                     | unit/tools/test_cuda.py::test_all_processes_are_acted_on_at_the_same_time unit/tools/test_cuda.py::test_a_lock_that_runs_out_of_time_says_where_everyone_is unit/tools/test_cuda.py::test_a_call_that_hangs_is_reported_and_can_be_gone_on_from
+G06 | gpu | A job kind that cannot be restored on these GPUs                  | verdict: TODO rehearse
+G07 | gpu | All locks before anything is frozen                               | unit/flow/test_plan.py::test_stopped_processes root/test_plan_root.py::test_a_frozen_control_group flow/test_dump.py::test_a_process_that_starts_cuda_late_is_locked_too
+G09 | gpu | The first call after the restore never returns                    | verdict: TODO target (progress)
+G11 | gpu | MPS clients                                                       | unit/flow/test_plan.py::test_mps_clients_and_servers
+G12 | gpu | Forked workers hold the GPU's files                               | unit/flow/test_plan.py::test_gpu_files_without_cuda
+G13 | gpu | CRIU's own timeout in the middle of a lock                        | gpu/test_dump.py::test_a_long_kernel_times_out gpu/test_cuda.py::test_a_lock_gives_up_on_a_long_kernel_and_the_job_runs_on
+G15 | gpu | Locked or checkpointed by somebody before                         | root/test_fake_gpu.py::test_a_job_that_somebody_else_suspended_is_refused
+G16 | gpu | The driver's caller is killed in mid-action                       | unit/tools/test_cuda.py::test_call_processes_are_deaf_to_signals_meant_for_us gpu/test_cuda.py::test_when_gpuckpt_is_killed_in_mid_checkpoint_the_job_runs_on
+G17 | gpu | The GPU is full when the state comes back                         | faults/test_restore.py::test_too_little_gpu_memory_is_refused_before_anything unit/tools/test_cuda_target.py::test_the_switch_never_restores_into_a_full_gpu
+G19 | gpu | Persistence mode is off                                           | unit/flow/test_plan.py::test_modes_count_on_the_gpus_in_use
+G20 | gpu | Missing permission that looks like a driver bug                   | unit/flow/test_plan.py::test_a_missing_capability_is_named unit/flow/test_plan.py::test_other_namespaces_than_ours unit/tools/test_cuda_driver.py::test_a_driver_that_does_not_start_is_missing
+G21 | gpu | A map of some GPUs only                                           | unit/image/test_image_compare.py::test_a_gpu_that_stayed_is_mapped_to_itself gpu/test_cuda.py::test_a_refused_map_changes_nothing
+G22 | gpu | Another count, order or model of GPUs                             | unit/image/test_image_compare.py::test_gpu_count_model_memory_and_mig unit/image/test_image_compare.py::test_gpus_are_paired_with_their_own_model
+G23 | gpu | PCI bus ids of the old node                                       | unit/image/test_image_compare.py::test_another_bus_id_is_warned_of
+G25 | gpu | A profiler inside the job                                         | verdict: TODO world
+G26 | gpu | Lock works, checkpoint does not exist here                        | root/test_fake_gpu.py::test_a_refusing_driver_leaves_the_job_running[checkpoint-operation not supported-gpu_step_failed]
+G27 | gpu | Tool, plugin and driver of different ages                         | unit/tools/test_cuda_driver.py::test_a_driver_without_the_calls_is_missing unit/tools/test_cuda.py::test_a_named_program_that_cannot_be_used_says_so unit/flow/test_doctor.py::test_what_is_wrong_is_found
+G28 | gpu | Iterative dumps of a CUDA process                                 | verdict: gpuckpt never makes a pre-dump: CRIU is run once, while the state is already in host memory.
+G29 | gpu | gdrcopy's device                                                  | unit/flow/test_plan.py::test_devices_that_criu_does_not_know
+G30 | gpu | RDMA and UCX                                                      | unit/flow/test_plan.py::test_devices_that_criu_does_not_know root/test_plan_root.py::test_criu_agrees[sysv]
+G31 | gpu | Attaching the driver costs time per process                       | verdict: TODO plan (estimate)
+G32 | gpu | GPU bytes land in host memory                                     | unit/flow/test_plan.py::test_memory_for_the_gpus_bytes unit/tools/test_host.py::test_the_tightest_group_above_a_process_limits_it
+G33 | gpu | The restore thread cannot be found                                | root/test_fake_gpu.py::test_a_job_that_somebody_else_suspended_is_refused verdict: CRIU is always started with an empty plugin folder, so the CUDA state has one owner.
+G34 | gpu | CRIU says restored, and the process is gone                       | verdict: TODO field
+G35 | gpu | The resume never returns                                          | unit/tools/test_cuda.py::test_a_call_that_hangs_is_reported_and_can_be_gone_on_from
+G36 | gpu | Ending a restored process takes the host down                     | faults/test_restore.py::test_every_call_of_a_restore faults/test_restore.py::test_a_failed_look_does_as_it_was_told gpu/test_dump.py::test_a_failed_probe_kills_without_harm
+G37 | gpu | A library path meant for another C library                        | unit/tools/test_run.py::test_the_environment_is_short
+O01 | cpu | First contact is in the maintenance window                        | root/test_command_line.py::test_the_doctor_tells_all_that_is_missing verdict: TODO plan, field
+O02 | cpu | One error at a time                                               | root/test_plan_root.py::test_everything_at_once
+O03 | cpu | Errors that name the wrong layer                                  | unit/tools/test_criulog.py::test_known_failures_are_translated verdict: TODO words
+O04 | cpu | Slow storage inside the pause                                     | verdict: TODO plan
+O05 | cpu | The operator interrupts                                           | root/test_trouble.py::test_a_signal_in_the_middle_of_a_dump faults/test_dump.py::test_every_call_of_a_dump faults/test_restore.py::test_every_call_of_a_restore
+P01 | cpu | The disk fills up during the dump                                 | root/test_trouble.py::test_a_full_disk root/test_trouble.py::test_a_disk_that_fills_up_while_writing
+P02 | cpu | CRIU is killed in the middle                                      | root/test_trouble.py::test_killed_in_the_middle_of_a_dump root/test_fake_gpu.py::test_gpuckpt_killed_while_criu_dumps
+P03 | gpu | A process is left half-alive                                      | faults/test_dump.py::test_every_call_of_a_dump unit/test_errors.py::test_one_exit_code_means_one_fate_of_the_job
+P04 | cpu | The dump is fine, the archive step fails                          | unit/image/test_image_stage.py::test_a_disk_that_fills_up_before_the_manifest faults/test_dump.py::test_every_call_of_a_dump
+P06 | cpu | Memory that everybody may read                                    | unit/image/test_image_stage.py::test_an_image_is_for_its_owner_only_whatever_the_umask unit/image/test_image_store.py::test_others_who_could_write_it unit/flow/test_plan_real.py::test_environment_names_are_read_and_values_are_not
+P09 | cpu | CRIU floods its log                                               | verdict: TODO words
+R01 | cpu | A pid or thread id is in use                                      | root/test_trouble.py::test_a_taken_pid_is_named
+R02 | cpu | A zombie has the pid                                              | verdict: TODO field
+R04 | cpu | A port is in use                                                  | flow/test_target.py::test_a_taken_port_is_refused_at_once_and_nothing_can_force_it
+R06 | cpu | A library of another build                                        | unit/image/test_image_compare.py::test_a_file_that_criu_would_refuse
+R07 | cpu | A file is missing on the target                                   | unit/image/test_image_compare.py::test_a_file_that_criu_would_refuse
+R08 | cpu | A file has another size                                           | root/test_trouble.py::test_a_changed_file_is_named unit/image/test_image_compare.py::test_a_log_that_grew_is_warned_of
+R10 | cpu | No terminal to give the job                                       | root/test_jobs.py::test_a_job_on_a_terminal
+R11 | cpu | A semaphore's file is not on the target                           | verdict: TODO target
+R12 | cpu | The name for a ghost or remap file exists                         | unit/tools/test_criulog.py::test_known_failures_are_translated verdict: TODO target
+R15 | cpu | An old CRIU and a newer C library                                 | root/test_install_criu.py::test_what_is_too_old_is_replaced root/test_command_line.py::test_the_doctor_tries_it_out
+R16 | cpu | Dumped by one CRIU, restored by another                           | unit/image/test_image_compare.py::test_only_an_older_criu_is_refused
+R17 | cpu | Control groups                                                    | verdict: TODO field
+R19 | cpu | Time namespaces                                                   | verdict: TODO field
+R20 | cpu | Privilege that only the restore misses                            | verdict: TODO target
+R21 | cpu | Two restores at the same moment                                   | verdict: TODO field
+R22 | cpu | What was chosen at the dump is asked otherwise at the restore     | verdict: TODO field
+R23 | cpu | Half of the image was copied                                      | unit/image/test_image_store.py::test_every_bad_file_is_named_at_once unit/image/test_image_check.py::test_all_damage_is_found_at_once_and_named
+R24 | cpu | Too little memory at the restore                                  | verdict: TODO target
+R25 | cpu | A restored task cannot be attached                                | verdict: TODO words
+R26 | gpu | Another driver on the target                                      | unit/image/test_image_compare.py::test_the_driver_must_be_the_same
+S01 | cpu | A flipped bit restores as if fine                                 | root/test_trouble.py::test_one_flipped_bit_in_the_pages_ends_the_restore
+S02 | cpu | A short page file makes CRIU spin                                 | root/test_trouble.py::test_a_pages_file_cut_short_is_refused_before_criu_starts
+S03 | cpu | Output went into a pipe of somebody outside                       | unit/flow/test_plan_real.py::test_output_into_our_pipe unit/flow/test_plan.py::test_pipes_to_the_outside
+S05 | cpu | The virtual environment is missing                                | verdict: TODO target
+S07 | cpu | Jupyter kernel                                                    | verdict: TODO world
+S08 | cpu | Restored, then dies                                               | verdict: TODO field
+S09 | cpu | Two copies run at once                                            | root/test_trouble.py::test_a_taken_pid_is_named verdict: TODO target
+S11 | cpu | Stale identity inside the process                                 | verdict: TODO world
+S12 | cpu | A "kept" connection whose peer was told it is closed              | root/test_trouble.py::test_connections_live_through_a_dump_that_fails verdict: TODO files, target
+S13 | cpu | The look afterwards measures the wrong thing                      | verdict: TODO field
+S14 | cpu | Output written after the checkpoint                               | verdict: TODO world
+"""
+
+MARKS: Final = {"cpu": "cpu-reproducible", "gpu": "gpu-only"}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One line of the table."""
+
+    id: str
+    mark: str
+    title: str
+    nodes: tuple[str, ...]
+    verdict: str
+
+
+def _case(line: str) -> Case:
+    id_, mark, title, shown = (part.strip() for part in line.split("|", 3))
+    nodes, _, verdict = shown.partition("verdict:")
+    return Case(id_, MARKS[mark], title, _nodes(nodes), verdict.strip())
+
+
+def _nodes(text: str) -> tuple[str, ...]:
+    """Split at blanks, but not at those of a parameter."""
+    found: list[str] = []
+    for word in text.split():
+        if found and found[-1].count("[") > found[-1].count("]"):
+            found[-1] += " " + word
+        else:
+            found.append(word)
+    return tuple(found)
+
+
+CASES: Final = tuple(_case(line) for line in TABLE.strip().splitlines())
