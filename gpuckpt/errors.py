@@ -253,6 +253,15 @@ class GpuLockTimeout(GpuStepFailed):
     default_hint = "A long kernel may be running; try again with a larger --lock-timeout."
 
 
+class GpuMemoryShort(GpuStepFailed):
+    """Others hold the GPU memory that a process needs back; the driver was not asked.
+
+    A driver's restore that runs out of memory leaves the process stuck for good.
+    """
+
+    name = "gpu_memory_short"
+
+
 class GpuLeftover(GpuStepFailed):
     """A GPU device stayed open after the checkpoint, so CRIU could not dump it."""
 

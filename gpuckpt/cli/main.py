@@ -126,4 +126,13 @@ def _tell(app: Application, heard: int) -> None:
             asked = True
             app.reporter.warn(f"{name}: stopping at the next safe place; please wait")
         else:
-            app.reporter.warn(f"{name} again: still at it; kill -9 could leave a job locked")
+            app.reporter.warn(f"{name} again: {_at_stake(app.interrupts.left())}")
+
+
+def _at_stake(left: tuple[str, ...]) -> str:
+    """Say what an end at this very moment would leave; the operation goes on all the same."""
+    if not left:
+        return "still at it; kill -9 could leave a job locked"
+    return (
+        f"still at it; an end now (kill -9) would leave this to `gpuckpt repair`: {'; '.join(left)}"
+    )

@@ -12,22 +12,19 @@ from typing import TYPE_CHECKING
 
 from gpuckpt.errors import (
     DumpFailed,
-    GpuckptError,
-    NoSuchProcess,
-    ProcessChanged,
     Stopped,
     UndoIncomplete,
     WriteFailed,
 )
 from gpuckpt.flow import records
 from gpuckpt.flow.aftermath import late_failure, left_behind
-from gpuckpt.flow.gpu import CudaTree
 from gpuckpt.flow.look import Sight, look
 from gpuckpt.flow.operation import Operation
 from gpuckpt.flow.recover import recover
 from gpuckpt.flow.request import DumpRequest, DumpResult
+from gpuckpt.flow.taking import Taking
 from gpuckpt.flow.tasks import wait_gone
-from gpuckpt.flow.undo import Undo, raising
+from gpuckpt.flow.undo import raising
 from gpuckpt.flow.workspace import workspace
 from gpuckpt.image.pack import Packer
 from gpuckpt.image.reread import reread
@@ -41,7 +38,6 @@ if TYPE_CHECKING:
     from gpuckpt.flow.interrupts import Interrupts
     from gpuckpt.flow.toolbox import Toolbox
     from gpuckpt.image.manifest import FileEntry, Manifest
-    from gpuckpt.model import Process, Tree
 
 # how long the kernel, and parents that wait for their children, may take to clear the pids
 GONE_SECONDS = 15.0
@@ -74,15 +70,12 @@ class _Dump:
         self.interrupts = operation.interrupts
         self.request = request
         self.sight = sight
-        self.cuda = CudaTree(self.tools, self.interrupts, sight.cuda)
-        self.undo = Undo()
+        self.taking = Taking(operation, sight, str(sight.output))
+        self.cuda = self.taking.cuda
+        self.undo = self.taking.undo
         self.findings = [finding for finding in sight.findings if not finding.blocks]
         self.manifest: Manifest | None = None
-        self.frozen_from = 0.0
         self.frozen_until = 0.0
-        self.end_was_noticed = False
-        refs = [process.ref for process in sight.tree.processes]
-        self.entry = operation.enter(request.pid, str(sight.output), refs, sight.cuda)
 
     def run(self) -> DumpResult:
         try:
@@ -90,7 +83,7 @@ class _Dump:
             self._take_gpu()
             self._stream(stage)
         except BaseException as why:
-            self._put_back(why)
+            self.taking.put_back(why)
             raise
         self._finish(stage)
         return self._result()
@@ -99,43 +92,20 @@ class _Dump:
         with self.record.phase("prepare", str(self.sight.output)):
             stage = Stage.create(self.sight.output)
             self.undo.add(f"the unfinished image {stage.folder} is left", stage.discard)
-            self._note("staged", stage=str(stage.folder))
-            self.undo.add("driver helpers are left", self.tools.cuda.close)
-            self.cuda.open()
+            self.taking.note("staged", stage=str(stage.folder))
+            self.taking.open()
         return stage
 
     def _take_gpu(self) -> None:
-        """Lock all, checkpoint all, and look that no GPU device is left open."""
         if not self.cuda.pids:
             self.record.reporter.note("no process of the tree uses CUDA: CRIU alone is enough")
-        self.undo.add("the job does not run", self._check_running)
-        self.undo.add("GPU state is not back", self.cuda.bring_back)
-        self.frozen_from = self.record.now
-        with self.record.phase("lock", _pids(self.cuda.pids)) as step:
-            self._note("lock")
-            rounds = self.cuda.lock(self.request.lock_timeout, self._relist)
-            step.say(f"{_pids(self.cuda.pids)}, {rounds} round{'s' * (rounds > 1)}")
-        if self.cuda.pids:
-            with self.record.phase("gpu-out", "GPU memory to host memory") as step:
-                self._note("checkpoint", first=self.cuda.first, threads=self.cuda.threads)
-                self.cuda.checkpoint()
-                step.advance(self.cuda.bytes)
-        self.cuda.check_leftovers(self._relist().pids)
-
-    def _relist(self) -> Tree:
-        """List the tree again: its root and CUDA processes must be those that were looked at."""
-        tree = self.tools.proc.tree(self.request.pid)
-        now = {process.pid: process.ref for process in tree.processes}
-        for seen in self.sight.tree.processes:
-            if self._essential(seen) and now.get(seen.pid) != seen.ref:
-                raise ProcessChanged(f"process {seen.pid} ended while it was being dumped")
-        return tree
+        self.taking.take_gpu(self.request.lock_timeout)
 
     def _stream(self, stage: Stage) -> None:
         """Run CRIU; its hook makes the commit while the tree is frozen."""
         sight, record = self.sight, self.record
         size = sum(process.rss for process in sight.tree.processes) + self.cuda.bytes
-        with workspace(self.tools.state_dir, self.entry.id) as work, ExitStack() as phases:
+        with workspace(self.tools.state_dir, self.taking.entry.id) as work, ExitStack() as phases:
             step = phases.enter_context(record.phase("stream", "memory to the image", size))
             packer = Packer(stage.criu, self.request.level, step.advance)
 
@@ -166,10 +136,10 @@ class _Dump:
         """The point of no return: from the rename on the image is what counts."""
         with self.record.phase("commit", str(self.sight.output), stoppable=False):
             by_name = {entry.name: entry for entry in files}
-            self._note("commit")
+            self.taking.note("commit")
             dumped = records.Dumped(
                 sight=self.sight,
-                tree=self._relist(),
+                tree=self.taking.relist(),
                 first=self.cuda.first,
                 threads=self.cuda.threads,
                 uses=self.cuda.uses,
@@ -216,35 +186,6 @@ class _Dump:
         except OSError as why:
             self.undo.add("TCP connections are cut", raising(why))
 
-    def _check_running(self) -> None:
-        """After a failed dump the job must be there, and nothing of it stopped.
-
-        A plain child may have come to its end meanwhile, as it would have without us.
-        """
-        for process in self.sight.tree.processes:
-            now = self.tools.proc.process(process.pid)
-            if now is None or now.ref != process.ref or now.zombie:
-                if self._essential(process) and not self.end_was_noticed:
-                    raise ProcessChanged(f"process {process.pid} is gone")
-            elif now.state in {"T", "t"} and process.state not in {"T", "t"}:
-                raise DumpFailed(f"process {process.pid} is stopped")
-
-    def _essential(self, process: Process) -> bool:
-        return process.pid in self.cuda.first or process is self.sight.tree.root
-
-    def _put_back(self, why: BaseException) -> None:
-        """Undo everything and forget the operation."""
-        if self.undo:
-            self.record.reporter.warn(f"{why}; putting everything back")
-        # then the job's end is the very reason, not something that is left to be put back
-        self.end_was_noticed = isinstance(why, ProcessChanged | NoSuchProcess)
-        self.undo.run(why)
-        self.operation.journal.close(self.entry)
-
-    def _note(self, step: str, **known: object) -> None:
-        """Write down what is about to be done, and what has become known."""
-        self.entry = self.operation.journal.step(self.entry, step, **known)
-
     def _finish(self, stage: Stage) -> None:
         """After the commit: let the job go on, or see that it is gone."""
         self.undo.keep()
@@ -252,21 +193,19 @@ class _Dump:
             self._resume(stage)
         else:
             self._see_gone()
-        self.tools.cuda.close()
-        self.operation.journal.close(self.entry)
+        self.taking.let_go()
 
     def _resume(self, stage: Stage) -> None:
-        if self.cuda.pids:
-            with self.record.phase("gpu-in", "GPU memory back", stoppable=False) as step:
-                try:
-                    self.cuda.bring_back()
-                except GpuckptError as why:
-                    raise UndoIncomplete(
-                        f"the image {stage.final} is whole, but the job was not given its GPU "
-                        f"state back: {why}",
-                        hint="End the job and restore the image.",
-                    ) from why
-                step.advance(self.cuda.bytes)
+        try:
+            self.taking.give_back()
+        except Exception as why:
+            # the helpers must not do, without us, what we do not dare
+            self.tools.cuda.close()
+            raise UndoIncomplete(
+                f"the image {stage.final} is whole, but the job was not given its GPU state "
+                f"back: {why}",
+                hint=getattr(why, "hint", "") or "End the job and restore the image.",
+            ) from why
         self.frozen_until = self.record.now
 
     def _see_gone(self) -> None:
@@ -283,15 +222,6 @@ class _Dump:
             manifest=self.manifest,
             receipt=self.record.receipt(),
             findings=tuple(self.findings),
-            pause=self.frozen_until - self.frozen_from,
+            pause=self.frozen_until - self.taking.frozen_from,
             running=bool(self.request.leave_running),
         )
-
-
-def _pids(pids: list[int]) -> str:
-    """Name a few processes, count many."""
-    if not pids:
-        return "no CUDA process"
-    if len(pids) <= 3:  # noqa: PLR2004 - as many as fit beside a step's name
-        return "process " + ", ".join(map(str, pids))
-    return f"{len(pids)} CUDA processes"

@@ -14,8 +14,10 @@ from gpuckpt.errors import (
     CudaCallFailed,
     GpuLeftover,
     GpuLockTimeout,
+    GpuMemoryShort,
     GpuStepFailed,
 )
+from gpuckpt.flow.memory import memory_need, memory_short
 from gpuckpt.model import CudaState
 
 if TYPE_CHECKING:
@@ -31,8 +33,6 @@ FIRST_TRY_SECONDS = 0.5
 LONGEST_TRY_SECONDS = 5.0
 # GPU memory that a dead process held is given back a moment after its end
 MEMORY_PATIENCE = 15.0
-# the driver's own needs on top of what NVML counted for the process
-MEMORY_MARGIN = 256 << 20
 
 States = dict[int, CudaState]
 
@@ -58,15 +58,6 @@ def states_of(tools: Toolbox, pids: Iterable[int]) -> States:
     return {pid: state for pid, state in found.items() if state is not CudaState.NONE}
 
 
-def memory_need(uses: Iterable[GpuUse], gpu_map: Mapping[str, str]) -> dict[str, int]:
-    """Return the bytes that must be free on each GPU, by its new UUID, for a driver's restore."""
-    need: dict[str, int] = {}
-    for use in uses:
-        uuid = gpu_map.get(use.uuid, use.uuid)
-        need[uuid] = need.get(uuid, MEMORY_MARGIN) + use.bytes
-    return need
-
-
 class CudaTree:
     """The CUDA processes of one tree in one operation."""
 
@@ -76,16 +67,19 @@ class CudaTree:
         interrupts: Interrupts,
         first: Mapping[int, CudaState],
         threads: Mapping[int, int] | None = None,
+        note: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Remember in which state each process was `first`.
 
-        `threads` are the restore threads of processes that are parked.
+        `threads` are the restore threads of processes that are parked; `note` is told of a wait.
         """
         self.first: States = dict(first)
         self.threads = dict(threads or {})
         self._tools = tools
         self._interrupts = interrupts
+        self._note = note
         self._uses: tuple[GpuUse, ...] = ()
+        self._patient_until: float | None = None
 
     @property
     def pids(self) -> list[int]:
@@ -227,38 +221,26 @@ class CudaTree:
         """Wait until each GPU has the room that the processes need.
 
         A restore that runs out of GPU memory leaves a process stuck for good (seen on 580.159),
-        so the driver is not asked before there is room.
+        so the driver is not asked before there is room. All waits of one operation together are
+        bounded: a second try finds out at once that nothing has changed.
         """
         # NVML may list a process without saying how much it holds: that is no reason to wait
         held = (use for use in self._uses if use.pid in pids and use.bytes)
         need = memory_need(held, gpu_map)
-        ends = time.monotonic() + MEMORY_PATIENCE
-        while short := _short(self._tools, need):
-            if time.monotonic() >= ends:
-                raise GpuStepFailed(
+        while short := memory_short(self._tools, need, pids):
+            if self._patient_until is None:
+                self._patient_until = time.monotonic() + MEMORY_PATIENCE
+                self._note(f"{short}: waiting for it, at most {MEMORY_PATIENCE:g} s")
+            if time.monotonic() >= self._patient_until:
+                raise GpuMemoryShort(
                     f"not enough free GPU memory to put process {pids[0]} back: {short}",
-                    hint="End what holds the GPU's memory, then run the command again.",
+                    hint=f"When that memory is free again: gpuckpt repair {pids[0]}",
                 )
             time.sleep(0.2)
 
     def expect(self, uses: Iterable[GpuUse]) -> None:
         """Say what the processes will need on each GPU, where nobody could ask them (restore)."""
         self._uses = tuple(uses)
-
-
-def _short(tools: Toolbox, need: Mapping[str, int]) -> str:
-    """Return what is missing, in words; empty if nothing."""
-    facts = tools.nvidia.facts() if need else None
-    if facts is None:
-        return ""
-    for gpu in facts.gpus:
-        wanted = need.get(gpu.uuid, 0)
-        if gpu.memory_free < wanted:
-            return (
-                f"GPU {gpu.index} has {gpu.memory_free >> 20} MiB free, "
-                f"{wanted >> 20} MiB are needed"
-            )
-    return ""
 
 
 def _translated(why: CudaCallFailed) -> GpuStepFailed:

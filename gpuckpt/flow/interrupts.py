@@ -7,16 +7,24 @@ only raises a flag; operations look at it where stopping is safe, and waits watc
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from gpuckpt.errors import Interrupted
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 class Interrupts:
-    """The signals that asked an operation to stop. `fd` becomes readable at the first one."""
+    """The signals that asked an operation to stop. `fd` becomes readable at the first one.
+
+    `left` tells, in words and from any thread, what would be left if the program ended now.
+    """
 
     def __init__(self) -> None:
         """Start with none pending."""
         self.pending: int | None = None
+        self.left: Callable[[], tuple[str, ...]] = tuple
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def request(self, signum: int) -> None:

@@ -90,6 +90,7 @@ class _Restore:
             self.map = gpu_map(self.manifest, self.tools.nvidia.facts())
         self.proof = Proof(self.tools, image.manifest, self.interrupts)
         self.undo = Undo()
+        self.interrupts.left = self.undo.left
         self.entry = operation.enter(self.manifest.root_pid, str(image.path))
 
     def run(self) -> RestoreResult:
@@ -154,7 +155,7 @@ class _Restore:
         tools = self.tools
         away = dict.fromkeys(self.cuda_pids, CudaState.CHECKPOINTED)
         threads = {p.pid: p.restore_thread for p in self.manifest.tree if p.pid in away}
-        cuda = CudaTree(tools, self.interrupts, self.manifest.cuda)
+        cuda = CudaTree(tools, self.interrupts, self.manifest.cuda, note=self.record.reporter.note)
         cuda.expect(self.manifest.nvidia.uses if self.manifest.nvidia else ())
         with self.record.phase("gpu-in", "host memory to GPU memory") as step:
             try:

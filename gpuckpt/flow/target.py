@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import HostMismatch, ImageUnsupported
-from gpuckpt.flow.gpu import memory_need
+from gpuckpt.flow.memory import memory_need
 from gpuckpt.flow.tasks import wait_free
 from gpuckpt.image import compare
 from gpuckpt.image.manifest import FileRecord, unknown_needs

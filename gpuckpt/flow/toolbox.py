@@ -103,8 +103,8 @@ class NvidiaTool(Protocol):
     def facts(self) -> NvidiaFacts | None:
         """Return driver and GPUs."""
 
-    def uses(self, pids: Iterable[int]) -> tuple[GpuUse, ...]:
-        """Return the bytes the given processes hold on each GPU."""
+    def uses(self, pids: Iterable[int] | None = None) -> tuple[GpuUse, ...]:
+        """Return the bytes the given processes, or all there are, hold on each GPU."""
 
 
 class CudaTool(Protocol):

@@ -29,6 +29,10 @@ class Undo:
         """Remember `step`; `what` is said to the user if it fails: "pid 7 is locked"."""
         self._steps.append((what, step))
 
+    def left(self) -> tuple[str, ...]:
+        """What is still to be put back, in words, next step first."""
+        return tuple(what for what, _ in reversed(tuple(self._steps)))
+
     def keep(self) -> None:
         """From here on backward is forbidden: what was done stays."""
         self._steps.clear()
@@ -40,15 +44,19 @@ class Undo:
             UndoIncomplete: something could not be put back; names all that is left.
         """
         left: list[str] = []
+        hints: list[str] = []
         while self._steps:
-            what, step = self._steps.pop()
+            what, step = self._steps[-1]  # until it is done it is among what is left
             try:
                 step()
             except Exception as why:  # noqa: BLE001 - every other step must still be run
                 left.append(f"{what}: {why}")
+                hints += [why.hint] if isinstance(why, GpuckptError) and why.hint else []
+            self._steps.pop()
         if left:
             raise UndoIncomplete(
                 f"{cause}; and it could not all be put back: " + "; ".join(left),
+                hint=hints[0] if hints else "",
                 log=cause.log if isinstance(cause, GpuckptError) else None,
                 excerpt=left,
             ) from cause

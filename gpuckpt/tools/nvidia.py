@@ -42,15 +42,15 @@ class Nvidia:
             gpus=tuple(self._gpu(index, handle) for index, handle in self._handles()),
         )
 
-    def uses(self, pids: Iterable[int]) -> tuple[GpuUse, ...]:
-        """Return the bytes the given processes hold on each GPU.
+    def uses(self, pids: Iterable[int] | None = None) -> tuple[GpuUse, ...]:
+        """Return the bytes the given processes, or all there are, hold on each GPU.
 
         0 bytes means that the process is known there and NVML does not say how much it holds, as
         inside some virtual machines: the caller has to estimate. In a pid namespace of its own
         NVML may speak of the host's pids.
         """
-        wanted = set(pids)
-        if self._library() is None or not wanted:
+        wanted = None if pids is None else set(pids)
+        if self._library() is None or wanted == set():
             return ()
         found: dict[tuple[int, str], int] = {}
         for _, handle in self._handles():
@@ -59,7 +59,7 @@ class Nvidia:
             )
             uuid = _text(self._ask(self._open.nvmlDeviceGetUUID, handle, default=""))
             for process in running:
-                if process.pid in wanted:
+                if wanted is None or process.pid in wanted:
                     key = (process.pid, uuid)
                     found[key] = found.get(key, 0) + (process.usedGpuMemory or 0)
         return tuple(GpuUse(pid, uuid, held) for (pid, uuid), held in found.items())

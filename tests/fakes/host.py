@@ -98,6 +98,7 @@ class FakeHost:
     ended_live: list[int] = field(default_factory=list)
     bindings: dict[int, frozenset[int]] = field(default_factory=dict)
     refused: set[int] = field(default_factory=set)
+    strangers: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def with_job(cls, cuda: int = 2, plain: int = 1) -> FakeHost:
@@ -267,15 +268,19 @@ class _Nvidia:
     host: FakeHost
 
     def facts(self) -> NvidiaFacts:
-        gpu = Gpu(0, "GPU-0", "Fake H200", 141 * GIB, self.host.gpu_free, "0000:01:00.0")
+        free = self.host.gpu_free - sum(self.host.strangers.values())
+        gpu = Gpu(0, "GPU-0", "Fake H200", 141 * GIB, free, "0000:01:00.0")
         return NvidiaFacts("580.159.04", "13.0", (gpu,))
 
-    def uses(self, pids: Iterable[int]) -> tuple[GpuUse, ...]:
-        return tuple(
-            GpuUse(pid, "GPU-0", self.host.gpu_bytes[pid])
-            for pid in pids
-            if self.host.cuda.get(pid) in {CudaState.RUNNING, CudaState.LOCKED}
-        )
+    def uses(self, pids: Iterable[int] | None = None) -> tuple[GpuUse, ...]:
+        live = {CudaState.RUNNING, CudaState.LOCKED}
+        held = {
+            pid: bytes_
+            for pid, bytes_ in self.host.gpu_bytes.items()
+            if self.host.cuda.get(pid) in live
+        } | self.host.strangers
+        asked = held if pids is None else pids
+        return tuple(GpuUse(pid, "GPU-0", held[pid]) for pid in asked if pid in held)
 
 
 @dataclass
