@@ -24,6 +24,7 @@ from gpuckpt.cli.doctor import doctor
 from gpuckpt.cli.dump import dump
 from gpuckpt.cli.jobs import jobs
 from gpuckpt.cli.options import AsJson, Progress, Quiet, Verbose, Version
+from gpuckpt.cli.plan import plan
 from gpuckpt.cli.restore import restore
 from gpuckpt.cli.settings import Settings
 from gpuckpt.cli.show import show
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     Handler = Callable[..., int]
 
 COMMANDS: dict[str, Handler] = {
+    "plan": plan,
     "dump": dump,
     "restore": restore,
     "verify": verify,

@@ -9,6 +9,7 @@ from gpuckpt.cli.context import Application
 from gpuckpt.cli.options import (
     FileLocks,
     GhostLimit,
+    Ignore,
     Label,
     LeaveRunning,
     Level,
@@ -36,6 +37,7 @@ def dump(
     tcp: Tcp = "none",
     file_locks: FileLocks = False,
     ghost_limit: GhostLimit = 1 << 30,
+    ignore: Ignore = None,
 ) -> int:
     """Dump a running job with its GPU memory, and end it.
 
@@ -55,6 +57,7 @@ def dump(
         tcp=TcpPolicy(tcp),
         file_locks=file_locks,
         ghost_limit=ghost_limit,
+        ignore=frozenset(ignore or ()),
     )
     return app.show(outcome(act(app.tools, request, app.reporter, app.interrupts)))
 

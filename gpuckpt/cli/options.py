@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from gpuckpt.cli import values
-from gpuckpt.cli.suggest import images, pids
+from gpuckpt.cli.suggest import ignorable, images, pids, pids_and_images
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +28,7 @@ def _option(
     metavar: str = "",  # none for a flag
     parser: Callable[[str], Any] | None = None,
     panel: str | None = None,
+    offer: Callable[[str], Any] | None = None,
 ) -> Any:  # noqa: ANN401 - typer's own annotation
     return typer.Option(
         name,
@@ -35,6 +36,7 @@ def _option(
         help=help,
         metavar=metavar,
         parser=None if parser is None else _reader(parser),
+        autocompletion=offer,
         envvar=values.variable(name),
         show_envvar=False,
         show_default=False,  # the help text says it in words: 30, not 30.0
@@ -54,6 +56,15 @@ Pid = Annotated[
         help="The root of the process tree to dump.",
         parser=values.pid,
         autocompletion=pids,
+    ),
+]
+PlanTarget = Annotated[
+    str,
+    typer.Argument(
+        metavar="TARGET",
+        help="The pid of a job's root, or the folder of an image (./123 for a folder 123).",
+        parser=values.plan_target,
+        autocompletion=pids_and_images,
     ),
 ]
 ImageFolder = Annotated[
@@ -160,6 +171,17 @@ GhostLimit = Annotated[
         metavar="SIZE",
         help="Largest deleted but open file to carry in the image. Default: 1G.",
         parser=values.size("--ghost-limit"),
+    ),
+]
+
+Ignore = Annotated[
+    list[str] | None,
+    _option(
+        "--ignore",
+        metavar="ID",
+        help="Go on although this finding stops a dump. May be given several times.",
+        parser=values.ignorable,
+        offer=ignorable,
     ),
 ]
 

@@ -40,6 +40,18 @@ def pids(incomplete: str) -> list[str]:
     )
 
 
+def pids_and_images(incomplete: str) -> list[str]:
+    """Offer both, for what takes either."""
+    return [*pids(incomplete), *images(incomplete)]
+
+
+def ignorable(incomplete: str) -> list[str]:
+    """Offer the ids that --ignore takes."""
+    from gpuckpt.flow.plan import IGNORABLE
+
+    return sorted(name for name in IGNORABLE if name.startswith(incomplete))
+
+
 def _on_gpu(process: Path) -> bool:
     try:
         return any(str(link.readlink()).startswith(_DEVICE) for link in (process / "fd").iterdir())

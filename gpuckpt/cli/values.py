@@ -150,6 +150,23 @@ def gate(text: str) -> str:
     return text
 
 
+def ignorable(text: str) -> str:
+    """Check that a finding is one that may be ignored."""
+    from gpuckpt.flow.plan import IGNORABLE
+
+    if text not in IGNORABLE:
+        reason = f"{text!r} cannot be ignored: the dump would fail all the same, or harm the job"
+        raise refuse("--ignore", reason, f"Possible: {', '.join(sorted(IGNORABLE))}.")
+    return text
+
+
+def plan_target(text: str) -> str:
+    """Read a pid, checked, or the path of an image, made absolute."""
+    if re.fullmatch(r"-?\d+", text.strip(), flags=re.ASCII):
+        return str(pid(text))
+    return str(path("TARGET")(text))
+
+
 def command(option: str) -> Callable[[str], str]:
     """Return a reader of shell commands."""
 

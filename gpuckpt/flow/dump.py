@@ -57,6 +57,7 @@ def dump(
     with operation.record.phase("look", f"process {request.pid}"):
         recover(operation)
         sight = look(tools, request)
+        sight.refuse()
     return _Dump(operation, request, sight).run()
 
 

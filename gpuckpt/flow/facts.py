@@ -6,16 +6,19 @@ alone, so that a recorded set of facts can be judged anywhere.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gpuckpt.flow.obstacles import cuda_states
 from gpuckpt.model import CudaState, GpuUse, HostFacts, NvidiaFacts, Tree
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from gpuckpt.flow.toolbox import Toolbox
+    from gpuckpt.model import Finding
     from gpuckpt.tools.look import Look
 
 
@@ -37,9 +40,10 @@ class DumpNeeds:
 class DumpFacts:
     """All there is to know before a dump. Sizes in bytes.
 
-    `memory_available` is what the tightest CUDA process can still get; `destination` the folder
-    the image will be made in, `free_bytes` what it has room for. Both are None if there is no
-    destination yet, `free_bytes` also if it is not `writable`.
+    `memory_available` is what the tightest CUDA process can still get; `output` the image to be
+    made, `destination` its folder, `free_bytes` what that has room for. All are None if there is
+    no destination yet, `free_bytes` also if it is not `writable`. `taken` tells that something has
+    the image's name, `obstacles` tell what could not be looked at.
     """
 
     tree: Tree
@@ -52,6 +56,11 @@ class DumpFacts:
     destination: Path | None = None
     free_bytes: int | None = None
     writable: bool = True
+    output: Path | None = None
+    taken: bool = False
+    state_dir: Path | None = None
+    state_writable: bool = True
+    obstacles: tuple[Finding, ...] = ()
 
     @property
     def cuda_pids(self) -> tuple[int, ...]:
@@ -102,32 +111,46 @@ class DumpFacts:
 
 
 def gather(
-    tools: Toolbox, tree: Tree, states: Mapping[int, CudaState], destination: Path | None
+    tools: Toolbox, tree: Tree, output: Path | None = None, obstacles: Iterable[Finding] = ()
 ) -> DumpFacts:
     """Look at a tree, its host and its GPUs before a dump; nothing is changed anywhere.
 
     Args:
         tools: where to look.
         tree: the processes to dump.
-        states: what the driver said of each pid; a pid that is missing has no CUDA.
-        destination: the folder the image will be made in.
+        output: the image to be made.
+        obstacles: what is known already not to be visible.
 
     Raises:
         OSError: the destination cannot be asked for its room.
     """
-    writable = destination is None or tools.host.writable(destination)
-    cuda = [pid for pid in tree.pids if states.get(pid, CudaState.NONE) != CudaState.NONE]
+    seen = tools.proc.look(tree)
+    # the driver is asked only about processes that may be looked into
+    states, unseen = cuda_states(tools, [one.process.pid for one in seen.tasks if one.readable])
+    cuda = [pid for pid in tree.pids if pid in states]
+    folder = output.parent if output is not None else None
+    writable = folder is None or tools.host.writable(folder)
     return DumpFacts(
         tree=tree,
-        look=tools.proc.look(tree),
+        look=seen,
         host=tools.host.facts(),
         nvidia=tools.nvidia.facts(),
-        states=dict(states),
+        states=states,
         uses=tools.nvidia.uses(cuda),
         memory_available=min(
             (tools.host.memory_available(pid) for pid in cuda or (tree.root.pid,)), default=0
         ),
-        destination=destination,
-        free_bytes=tools.host.free_bytes(destination) if destination and writable else None,
+        destination=folder,
+        free_bytes=tools.host.free_bytes(folder) if folder and writable else None,
         writable=writable,
+        output=output,
+        taken=output is not None and os.path.lexists(output),
+        state_dir=tools.state_dir,
+        state_writable=tools.host.writable(_existing(tools.state_dir)),
+        obstacles=(*obstacles, *unseen),
     )
+
+
+def _existing(folder: Path) -> Path:
+    """Return the folder itself, or the nearest one above it that is there."""
+    return next((one for one in (folder, *folder.parents) if os.path.exists(one)), folder)  # noqa: PTH110

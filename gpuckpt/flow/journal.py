@@ -49,21 +49,8 @@ class Journal:
     """All entries of one state directory."""
 
     def __init__(self, state_dir: Path) -> None:
-        """Use (and make, private) the journal below `state_dir`.
-
-        Raises:
-            NotWritable: the state directory cannot be made.
-        """
+        """Use the journal below `state_dir`; it is made, private, with the first entry."""
         self._folder = state_dir / "journal"
-        try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as why:
-            raise NotWritable(
-                f"the state directory {state_dir} cannot be written: {why.strerror}",
-                hint="Run gpuckpt as root (sudo gpuckpt ...)."
-                if os.geteuid()
-                else "Name another one in GPUCKPT_STATE_DIR.",
-            ) from why
 
     def entries(self) -> tuple[Entry, ...]:
         """Return every readable entry, oldest first."""
@@ -80,8 +67,9 @@ class Journal:
 
         Raises:
             ProcessUnfit: another gpuckpt is at work there.
-            NotWritable: it cannot be written.
+            NotWritable: it cannot be written, or the state directory cannot be made.
         """
+        self._make()
         with self._locked():
             for other in self.entries():
                 shared = set(other.processes) & set(entry.processes)
@@ -109,6 +97,17 @@ class Journal:
         """Forget an operation that left nothing to repair."""
         self._path(entry).unlink(missing_ok=True)
         self._sync_folder()
+
+    def _make(self) -> None:
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as why:
+            raise NotWritable(
+                f"the state directory {self._folder.parent} cannot be written: {why.strerror}",
+                hint="Run gpuckpt as root (sudo gpuckpt ...)."
+                if os.geteuid()
+                else "Name another one in GPUCKPT_STATE_DIR.",
+            ) from why
 
     def _path(self, entry: Entry) -> Path:
         return self._folder / f"{entry.id}.json"

@@ -1,4 +1,8 @@
-"""The first step of a dump: look at everything, refuse whatever must be refused, touch nothing."""
+"""The first step of a dump, and all of a plan: look at everything, judge it, touch nothing.
+
+Looking goes on as far as it can: what a missing tool or a missing right keeps from view becomes
+a finding beside all others, so that one look tells everything.
+"""
 
 from __future__ import annotations
 
@@ -9,60 +13,92 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuckpt.flow.facts import gather
-from gpuckpt.flow.gpu import states_of
+from gpuckpt.flow.obstacles import criu_version
 from gpuckpt.flow.plan import judge_dump, refusal
 from gpuckpt.flow.rules.rule import DumpChoices
 from gpuckpt.flow.tasks import check_target
+from gpuckpt.model import Version
 from gpuckpt.tools.criu import CriuOptions
 
 if TYPE_CHECKING:
+    from gpuckpt.errors import GpuckptError
+    from gpuckpt.flow.facts import DumpFacts
     from gpuckpt.flow.request import DumpRequest
     from gpuckpt.flow.toolbox import Toolbox
-    from gpuckpt.model import CudaState, Finding, HostFacts, NvidiaFacts, Process, Tree, Version
+    from gpuckpt.model import CudaState, Finding, HostFacts, NvidiaFacts, Process, Tree
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What was seen before the first step: the tree, the host, and what both ask of the dump."""
+    """What was seen before the first step, and what it asks of the dump.
 
-    tree: Tree
-    cuda: dict[int, CudaState]
-    host: HostFacts
-    nvidia: NvidiaFacts | None
+    `criu` is version 0 where there is none to be used: a blocker says so then.
+    """
+
+    facts: DumpFacts
     output: Path
     criu: Version
     options: CriuOptions
     findings: tuple[Finding, ...]
 
+    @property
+    def tree(self) -> Tree:
+        """The processes to dump."""
+        return self.facts.tree
+
+    @property
+    def cuda(self) -> dict[int, CudaState]:
+        """The driver's state of each process that has CUDA."""
+        return {pid: self.facts.states[pid] for pid in self.facts.cuda_pids}
+
+    @property
+    def host(self) -> HostFacts:
+        """The host."""
+        return self.facts.host
+
+    @property
+    def nvidia(self) -> NvidiaFacts | None:
+        """The driver and its GPUs."""
+        return self.facts.nvidia
+
+    @property
+    def error(self) -> GpuckptError | None:
+        """What a dump is refused with; None if nothing stops it."""
+        return refusal(self.findings)
+
+    def refuse(self) -> None:
+        """Stop here if anything stops the dump.
+
+        Raises:
+            Blocked: findings stop it; all of them are listed.
+            HostUnfit, ImageExists: the same, if all of them are of this one kind.
+        """
+        error = self.error
+        if error is not None:
+            raise error
+
 
 def look(tools: Toolbox, request: DumpRequest) -> Sight:
-    """Gather the facts and judge them.
+    """Gather the facts and judge them; whatever stops the dump is among the findings.
 
     Raises:
         NoSuchProcess, Forbidden: the pid names nothing that may be dumped.
-        NotPrivileged, NoSpace, HostUnfit: the host cannot do it, or there is no CRIU for it.
-        Blocked: findings stop the dump; all of them are listed.
     """
     root = check_target(tools, request.pid)
-    criu = tools.criu.version
     tree = tools.proc.tree(request.pid)
-    cuda = states_of(tools, tree.pids)
     output = output_path(request.output, root)
-    facts = gather(tools, tree, cuda, output.parent)
+    criu, missing = criu_version(tools)
+    facts = gather(tools, tree, output, missing)
     choices = DumpChoices(
-        tcp=request.tcp, ghost_limit=request.ghost_limit, leave_running=request.leave_running
+        tcp=request.tcp,
+        ghost_limit=request.ghost_limit,
+        leave_running=request.leave_running,
+        ignore=request.ignore,
     )
-    findings = judge_dump(facts, choices)
-    error = refusal(findings)
-    if error is not None:
-        raise error
     return Sight(
-        tree=tree,
-        cuda=cuda,
-        host=facts.host,
-        nvidia=facts.nvidia,
+        facts=facts,
         output=output,
-        criu=criu,
+        criu=criu or Version("0"),
         options=CriuOptions(
             tcp=request.tcp,
             file_locks=request.file_locks or facts.needs.file_locks,
@@ -70,7 +106,7 @@ def look(tools: Toolbox, request: DumpRequest) -> Sight:
             link_remap=facts.needs.link_remap,
             ghost_limit=request.ghost_limit,
         ),
-        findings=findings,
+        findings=judge_dump(facts, choices),
     )
 
 

@@ -5,18 +5,24 @@ One rule is one small function in a list of gpuckpt/flow/rules; a new rule is a 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.errors import (
     Blocked,
+    CriuBroken,
+    CriuMissing,
+    CriuTooOld,
     DriverUnfit,
     GpuckptError,
     HostUnfit,
+    ImageExists,
     NoSpace,
     NotPrivileged,
     NotWritable,
 )
 from gpuckpt.flow.rules import files, gpu, peers, process, room
+from gpuckpt.model import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,20 +40,39 @@ RULES: Final[tuple[Rule, ...]] = (
 )
 
 
+# blockers that --ignore may override, and when that makes sense; with any other the dump would
+# fail all the same, or harm the job
+IGNORABLE: Final[dict[str, str]] = {
+    "space": "the bytes are known to compress better than by half",
+    "memory-host": "there is swap, or memory will be free in time",
+    "pipe-outside": "the job does without whoever reads its output",
+}
+
+
 def judge_dump(facts: DumpFacts, choices: DumpChoices) -> tuple[Finding, ...]:
-    """Return every finding, blockers first, otherwise in the order of the rules."""
-    found = [finding for rule in RULES for finding in rule(facts, choices)]
+    """Return every finding, blockers first, otherwise in the order of the rules.
+
+    A blocker that is to be ignored, and may be, comes as a warning.
+    """
+    found = [*facts.obstacles, *(one for rule in RULES for one in rule(facts, choices))]
+    waived = choices.ignore & IGNORABLE.keys()
+    found = [replace(one, severity=Severity.WARNING) if one.id in waived else one for one in found]
     return tuple(sorted(found, key=lambda one: not one.blocks))
 
 
 # blockers that lie with the host rather than with the job, and what they amount to
-_HOST: Final[dict[str, type[HostUnfit]]] = {
+_HOST: Final[dict[str, type[GpuckptError]]] = {
+    "criu-missing": CriuMissing,
+    "criu-too-old": CriuTooOld,
+    "criu-broken": CriuBroken,
     "not-privileged": NotPrivileged,
+    "driver-unfit": DriverUnfit,
     "driver-too-old": DriverUnfit,
     "mig": DriverUnfit,
     "memory-host": NoSpace,
     "space": NoSpace,
     "not-writable": NotWritable,
+    "image-exists": ImageExists,
 }
 
 

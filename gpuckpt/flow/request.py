@@ -20,7 +20,8 @@ class DumpRequest:
     """What to dump, and how.
 
     `output` None means a name made from command, pid and time in the current folder. `level` is
-    zstd's, `lock_timeout` seconds for all tries together, `ghost_limit` bytes of one deleted file.
+    zstd's, `lock_timeout` seconds for all tries together, `ghost_limit` bytes of one deleted file;
+    `ignore` names blockers that shall not stop it.
     """
 
     pid: int
@@ -32,6 +33,7 @@ class DumpRequest:
     tcp: TcpPolicy = TcpPolicy.NONE
     file_locks: bool = False
     ghost_limit: int = 1 << 30
+    ignore: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,8 @@ class Host:
 
     def writable(self, folder: Path) -> bool:
         """Whether files can be made in a folder: it is there, ours, and not mounted read-only."""
-        return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+        # Path.is_dir would raise where a folder above is closed to us
+        return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)  # noqa: PTH112
 
     def _meminfo(self) -> dict[str, str]:
         return parse_status(self._read(self._proc / "meminfo"))

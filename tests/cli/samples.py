@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 from gpuckpt.flow.doctor import Check, DoctorResult
 from gpuckpt.flow.jobs import Job
-from gpuckpt.flow.request import DumpResult, RestoreResult
+from gpuckpt.flow.look import Sight
+from gpuckpt.flow.outlook import Outlook, Row
+from gpuckpt.flow.plan import refusal
+from gpuckpt.flow.request import DumpRequest, DumpResult, RestoreResult
 from gpuckpt.flow.show import ShowResult
 from gpuckpt.flow.trial import Trial
 from gpuckpt.flow.verify import VerifyResult
@@ -33,7 +36,10 @@ from gpuckpt.model import (
     Receipt,
     Severity,
     TcpPolicy,
+    Version,
 )
+from gpuckpt.tools.criu import CriuOptions
+from tests import plan_samples
 
 if TYPE_CHECKING:
     from gpuckpt.image.damage import Damage
@@ -183,6 +189,18 @@ def process(pid: int, ppid: int, **given: object) -> Process:
         "rss": 0,
     }
     return Process(ref=ProcessRef(pid, pid), ppid=ppid, **{**fields, **given})  # type: ignore[arg-type]
+
+
+def outlook(*findings: Finding) -> Outlook:
+    """Return what is seen of a job with one CUDA process and one plain one."""
+    known = plan_samples.cuda_facts()
+    sight = Sight(known, IMAGE, Version("4.2.1"), CriuOptions(), findings)
+    uses = known.uses
+    rows = (
+        Row(known.tree.processes[0], "plain", (), ()),
+        Row(known.tree.processes[1], "CUDA", uses, tuple(0 for _ in uses)),
+    )
+    return Outlook(DumpRequest(100, IMAGE), sight, rows, refusal(findings))
 
 
 IMAGE = Path("/var/ckpt/maintenance-2026-07/python-4711-20260714T030211Z.gpuckpt")

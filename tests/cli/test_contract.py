@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Flows, Ran
 
 COMMANDS = {
+    "plan": ("plan", "4711"),
     "dump": ("dump", "4711"),
     "restore": ("restore", "image"),
     "verify": ("verify", "image"),
@@ -32,6 +33,7 @@ COMMANDS = {
     "demo": ("demo",),
 }
 RESULTS = {
+    "plan": {"target", "root_pid", "can_dump", "output", "processes", "findings"},
     "dump": {
         "image",
         "image_id",
@@ -52,6 +54,7 @@ RESULTS = {
     "demo": {"device", "pid", "last", "ticks", "gpu_bytes", "totals", "dump", "restore"},
 }
 QUIET = {
+    "plan": "",
     "dump": f"{samples.IMAGE}\n",
     "restore": "4711\n",
     "verify": "",

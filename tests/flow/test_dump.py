@@ -89,7 +89,7 @@ def test_a_missing_criu_is_noticed_before_the_job_is_touched(tmp_path: Path) -> 
     host = FakeHost.with_job()
     tools: Any = replace(host.toolbox(tmp_path), criu=_NoCriu())
     request = DumpRequest(ROOT_PID, tmp_path / "image")
-    with pytest.raises(CriuMissing):
+    with pytest.raises(CriuMissing, match="one finding stops"):
         dump(tools, request, Silent(), Interrupts())
     assert not {"cuda.open", "cuda.lock", "cuda.checkpoint"} & set(host.calls)
     assert not Journal(tmp_path).entries()

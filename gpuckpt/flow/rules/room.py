@@ -52,6 +52,31 @@ def space(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
     )
 
 
+def image_exists(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """Nothing is ever overwritten."""
+    if facts.taken:
+        yield blocker(
+            "image-exists",
+            str(facts.output),
+            "Something has this name already, and gpuckpt never overwrites an image.",
+            "Choose another name with -o, or move the old image away.",
+        )
+
+
+def state_dir(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """What is about to be done is on disk before it is done, or it is not done."""
+    if not facts.state_writable:
+        remedy = "Run gpuckpt as root (sudo gpuckpt ...)."
+        if facts.host.euid == 0:
+            remedy = "Name another one in GPUCKPT_STATE_DIR."
+        yield blocker(
+            "not-writable",
+            str(facts.state_dir),
+            "The journal cannot be written in the state directory.",
+            remedy,
+        )
+
+
 def destination(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
     """The image is made beside its final name: the folder must be there and take files."""
     if facts.destination is not None and not facts.writable:
@@ -63,4 +88,10 @@ def destination(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
         )
 
 
-RULES: Final[tuple[Rule, ...]] = (memory_host, destination, space)
+RULES: Final[tuple[Rule, ...]] = (
+    memory_host,
+    destination,
+    image_exists,
+    space,
+    state_dir,
+)

@@ -17,12 +17,14 @@ class DumpChoices:
     """What the user chose that a judgement depends on.
 
     `ghost_limit` is the largest deleted file, in bytes, that may go into the image;
-    `leave_running` that the job goes on after the dump.
+    `leave_running` that the job goes on after the dump; `ignore` names findings that shall not
+    stop it.
     """
 
     tcp: TcpPolicy = TcpPolicy.NONE
     ghost_limit: int = GIB
     leave_running: bool = False
+    ignore: frozenset[str] = frozenset()
 
 
 Rule = Callable[[DumpFacts, DumpChoices], Iterator[Finding]]

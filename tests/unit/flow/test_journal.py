@@ -65,6 +65,7 @@ def test_what_cannot_be_read_is_left_alone(tmp_path: Path) -> None:
     """A file of another version is neither judged nor removed."""
     journal = Journal(tmp_path)
     strange = tmp_path / "journal" / "x.json"
+    strange.parent.mkdir()
     strange.write_text("{}")
     assert journal.entries() == ()
     assert strange.exists()
@@ -74,7 +75,7 @@ def test_no_place_for_the_journal_is_said_plainly(tmp_path: Path) -> None:
     """Without a journal nothing is begun."""
     (tmp_path / "file").write_text("")
     with pytest.raises(NotWritable, match="state directory"):
-        Journal(tmp_path / "file" / "state")
+        Journal(tmp_path / "file" / "state").open(entry("a"), lambda _ref: True)
 
 
 @contextmanager

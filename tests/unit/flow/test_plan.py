@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,8 +20,6 @@ from gpuckpt.tools.sockets import InetSocket
 from tests.plan_samples import GIB, HERE, HOST, cuda_facts, facts, gpu, mapped, process, task
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from gpuckpt.flow.facts import DumpFacts
 
 BLOCKER, WARNING = Severity.BLOCKER, Severity.WARNING
@@ -402,11 +401,22 @@ class _Tools:
     def __init__(self) -> None:
         self.known = cuda_facts()
         self.asked: list[Any] = []
-        self.proc = self.host = self.nvidia = self
+        self.proc = self.host = self.nvidia = self.cuda = self
+        self.state_dir = Path("/")
+        self.told = {110: CudaState.RUNNING, 100: CudaState.RUNNING}
 
     def look(self, tree: Any) -> Any:
         self.asked.append(("look", tree.pids))
         return self.known.look
+
+    def cuda_candidates(self, pids: Any) -> Any:
+        return [pid for pid in pids if pid in self.told]
+
+    def process(self, pid: int) -> Any:
+        return process(pid)
+
+    def states(self, pids: Any) -> Any:
+        return {pid: self.told[pid] for pid in pids}
 
     def facts(self) -> Any:
         return HOST
@@ -430,8 +440,7 @@ class _Tools:
 def test_facts_are_gathered_from_every_tool(tmp_path: Path) -> None:
     tools: Any = _Tools()
     tree = tools.known.tree
-    states = {110: CudaState.RUNNING, 100: CudaState.RUNNING}
-    found = gather(tools, tree, states, tmp_path)
+    found = gather(tools, tree, tmp_path / "image")
     assert found.memory_available == 100 * GIB  # the tightest of all CUDA processes
     assert (found.free_bytes, found.cuda_pids) == (GIB, (100, 110))
     assert tools.asked == [
@@ -441,9 +450,11 @@ def test_facts_are_gathered_from_every_tool(tmp_path: Path) -> None:
         ("memory", 110),
         ("free", tmp_path),
     ]
-    found = gather(tools, tree, {}, tmp_path / "missing")
+    assert (found.taken, found.state_writable, found.obstacles) == (False, True, ())
+    tools.told = {}
+    found = gather(tools, tree, tmp_path / "missing" / "image")
     assert (found.writable, found.free_bytes) == (False, None)
-    found = gather(tools, tree, {}, None)
+    found = gather(tools, tree)
     assert found.writable
     assert (found.cuda_pids, found.free_bytes, found.gpu_bytes) == ((), None, 0)
 

@@ -1,0 +1,161 @@
+"""gpuckpt plan: what would stop a dump, and what would it take? Nothing is touched."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuckpt.cli import describe, units
+from gpuckpt.cli.context import Application
+from gpuckpt.cli.options import (
+    FileLocks,
+    GhostLimit,
+    Ignore,
+    LeaveRunning,
+    Output,
+    PlanTarget,
+    Tcp,
+)
+from gpuckpt.cli.page import Findings, Next, Outcome, Page, Paragraph, Table, Tone
+from gpuckpt.model import TcpPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuckpt.cli.page import Block
+    from gpuckpt.flow.outlook import Outlook, Row
+    from gpuckpt.flow.request import DumpRequest
+
+_MOST_ROWS = 8
+
+
+def plan(
+    app: Application,
+    target: PlanTarget,
+    *,
+    output: Output = None,
+    leave_running: LeaveRunning = False,
+    tcp: Tcp = "none",
+    file_locks: FileLocks = False,
+    ghost_limit: GhostLimit = 1 << 30,
+    ignore: Ignore = None,
+) -> int:
+    """Tell all that would stop a dump, and what it would take.
+
+    The options are those of the dump that is meant. Nothing is touched. The exit status is 0 if
+    the dump would be begun, otherwise that of its refusal.
+    """
+    if not target.isdecimal():
+        return _of_image(app, target)
+    from gpuckpt.flow.outlook import outlook
+    from gpuckpt.flow.request import DumpRequest
+
+    request = DumpRequest(
+        pid=int(target),
+        output=output,
+        leave_running=leave_running,
+        tcp=TcpPolicy(tcp),
+        file_locks=file_locks,
+        ghost_limit=ghost_limit,
+        ignore=frozenset(ignore or ()),
+    )
+    return app.show(outcome(outlook(app.tools, request, app.reporter)))
+
+
+def _of_image(app: Application, target: str) -> int:
+    """Tell what a restore of an image would meet on this host."""
+    from gpuckpt.errors import UsageError
+
+    del app
+    raise UsageError(f"{target} is no pid", hint="`gpuckpt show` tells what an image needs.")
+
+
+def outcome(seen: Outlook) -> Outcome:
+    """Lay out what a dump would meet; programs get every process, a page only some."""
+    findings = seen.sight.findings
+    blocks: list[Block] = [_table(seen.rows)]
+    if len(seen.rows) > _MOST_ROWS:
+        blocks.append(Paragraph(f"and {len(seen.rows) - _MOST_ROWS} more: --json lists all"))
+    if findings:
+        blocks.append(Findings(findings))
+    blocks.append(Next((_dump_line(seen.request),)))
+    return Outcome(
+        payload={
+            "target": "pid",
+            "root_pid": seen.request.pid,
+            "can_dump": seen.error is None,
+            "output": seen.sight.output,
+            "processes": [_process(row) for row in seen.rows],
+            "findings": findings,
+        },
+        page=Page(_verdict(seen), Tone.GOOD if seen.error is None else Tone.BAD, tuple(blocks)),
+        quiet="\n".join(dict.fromkeys(one.id for one in findings if one.blocks)),
+        error=seen.error,
+    )
+
+
+def _verdict(seen: Outlook) -> str:
+    blockers = sum(one.blocks for one in seen.sight.findings)
+    if blockers:
+        stop = "stops" if blockers == 1 else "stop"
+        return f"{units.count(blockers, 'finding')} {stop} a dump of process {seen.request.pid}"
+    warnings = len(seen.sight.findings)
+    but = f", with {units.count(warnings, 'warning')}" if warnings else ""
+    return f"process {seen.request.pid} can be dumped now{but}"
+
+
+def _table(rows: tuple[Row, ...]) -> Table:
+    on_gpu = sorted(rows, key=lambda row: ("CUDA", "GPU files", "plain").index(row.role))
+    shown = sorted(on_gpu[:_MOST_ROWS], key=rows.index)
+    return Table(
+        "",
+        ("PID", "ROLE", "GPU", "GPU BYTES", "RSS", "COMMAND"),
+        tuple(
+            (
+                str(row.process.pid),
+                row.role,
+                ",".join("?" if index is None else str(index) for index in row.indexes),
+                units.size(row.gpu_bytes) if row.gpu_bytes else "",
+                units.size(row.process.rss),
+                row.process.command,
+            )
+            for row in shown
+        ),
+        right=frozenset({0, 3, 4}),
+    )
+
+
+def _process(row: Row) -> dict[str, object]:
+    return {
+        "pid": row.process.pid,
+        "ppid": row.process.ppid,
+        "start_time": row.process.ref.start_time,
+        "uid": row.process.uid,
+        "role": row.role,
+        "gpus": [
+            {"uuid": use.uuid, "index": index, "bytes": use.bytes}
+            for use, index in zip(row.uses, row.indexes, strict=True)
+        ],
+        "rss": row.process.rss,
+        "threads": len(row.process.threads),
+        "command": row.process.argv or (f"[{row.process.comm}]",),
+    }
+
+
+def _dump_line(request: DumpRequest) -> str:
+    """Return the dump that was asked about, as a command line."""
+    return describe.command_line("gpuckpt", "dump", str(request.pid), *_options(request))
+
+
+def _options(request: DumpRequest) -> Iterator[str]:
+    if request.output is not None:
+        yield from ("-o", str(request.output))
+    if request.leave_running:
+        yield "--leave-running"
+    if request.tcp is not TcpPolicy.NONE:
+        yield from ("--tcp", request.tcp)
+    if request.file_locks:
+        yield "--file-locks"
+    if request.ghost_limit != 1 << 30:
+        yield from ("--ghost-limit", str(request.ghost_limit))
+    for name in sorted(request.ignore):
+        yield from ("--ignore", name)
