@@ -21,7 +21,7 @@ from gpuckpt.errors import (
     NotPrivileged,
     NotWritable,
 )
-from gpuckpt.flow.rules import files, gpu, peers, process, room
+from gpuckpt.flow.rules import files, gpu, kinds, peers, places, process, room
 from gpuckpt.model import Severity
 
 if TYPE_CHECKING:
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 RULES: Final[tuple[Rule, ...]] = (
     *process.RULES,
     *gpu.RULES,
+    *kinds.RULES,
     *files.RULES,
+    *places.RULES,
     *peers.RULES,
     *room.RULES,
 )

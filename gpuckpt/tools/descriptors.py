@@ -32,7 +32,7 @@ class Descriptor:
     `target` is the kernel's name for it, without ` (deleted)`. `kind` is file, folder, chr, blk,
     fifo, socket, link, pipe, anon, or "" if it could not be looked at. `inode` identifies pipes and
     sockets, together with `device` also files; `links` and `bytes` (on disk) count for files,
-    `rdev` is (major, minor) of a device node.
+    `rdev` is (major, minor) of a device node, `protocol` what the kernel calls a socket's.
     """
 
     fd: int
@@ -46,6 +46,7 @@ class Descriptor:
     reads: bool = True
     writes: bool = False
     deleted: bool = False
+    protocol: str = ""
 
 
 def descriptors(process: Path | str) -> tuple[Descriptor, ...]:
@@ -86,7 +87,8 @@ def _descriptor(path: str, fd: int) -> Descriptor | None:
         return None
     numbered = _NUMBERED.fullmatch(target)
     if numbered and target.startswith("socket"):
-        return Descriptor(fd, target, "socket", inode=int(numbered[1]), writes=True)
+        inode, protocol = int(numbered[1]), _protocol(path)
+        return Descriptor(fd, target, "socket", inode, writes=True, protocol=protocol)
     if numbered:
         reads, writes = _direction(path)
         return Descriptor(fd, target, "pipe", int(numbered[1]), reads=reads, writes=writes)
@@ -118,6 +120,14 @@ def _named(path: str, fd: int, target: str) -> Descriptor | None:
         writes=writes,
         deleted=deleted,
     )
+
+
+def _protocol(path: str) -> str:
+    """Return a socket's protocol: the one thing that /proc tells of sockets of every family."""
+    try:
+        return text(os.getxattr(path, "system.sockprotoname").rstrip(b"\0"))
+    except OSError:
+        return ""
 
 
 def _direction(path: str) -> tuple[bool, bool]:

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 from gpuckpt.tools.cgroups import Cgroups
 from gpuckpt.tools.descriptors import Descriptor, descriptors
+from gpuckpt.tools.handles import LostWatch, Pidfd, lost_watches, pidfds
 from gpuckpt.tools.held import DeletedFile, DeviceNode, HeldLock, Terminal, held
 from gpuckpt.tools.mappings import Mapped, mappings
 from gpuckpt.tools.outside import OutsidePeer, OutsidePipe, outside
+from gpuckpt.tools.places import OddFile, mounts, odd_files
 from gpuckpt.tools.procfs import kibibytes, link, parse_status, read, stats, text
 from gpuckpt.tools.sockets import InetSocket, tcp_sockets
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
     from gpuckpt.model import Process, Tree
 
-NAMESPACES: Final = ("pid", "mnt", "net", "user", "uts", "ipc", "cgroup")
+NAMESPACES: Final = ("pid", "mnt", "net", "user", "uts", "ipc", "cgroup", "time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,9 @@ class Look:
     deleted: tuple[DeletedFile, ...] = ()
     terminals: tuple[Terminal, ...] = ()
     nodes: tuple[DeviceNode, ...] = ()
+    pidfds: tuple[Pidfd, ...] = ()
+    watches: tuple[LostWatch, ...] = ()
+    odd_files: tuple[OddFile, ...] = ()
 
 
 def look(root: Path, tree: Tree, ancestors: tuple[int, ...]) -> Look:
@@ -75,9 +80,14 @@ def look(root: Path, tree: Tree, ancestors: tuple[int, ...]) -> Look:
     inodes = {fd.inode for task in tasks for fd in task.descriptors if fd.kind == "socket"}
     pipes, peers = outside(root, [(one.pid, fds) for one, fds, _ in everything], names)
     kept = held(root, everything)
+    # what lies in another mount namespace is refused as a whole, and cannot be judged from here
+    own = _namespaces(f"{root}/self")
+    here = [one for one in tasks if one.namespaces.get("mnt") == own.get("mnt")]
+    seen = [(one.process.pid, one.descriptors) for one in here]
+    known = mounts(f"{root}/self")
     return Look(
         tasks=tasks,
-        own_namespaces=_namespaces(f"{root}/self"),
+        own_namespaces=own,
         ancestors=tuple(names[pid] for pid in ancestors if pid in names),
         mps_running=any(name.startswith("nvidia-cuda-mps") for name in names.values()),
         tcp=tcp_sockets(f"{root}/{tree.root.pid}", inodes) if inodes else (),
@@ -87,6 +97,11 @@ def look(root: Path, tree: Tree, ancestors: tuple[int, ...]) -> Look:
         deleted=kept.deleted,
         terminals=kept.terminals,
         nodes=kept.nodes,
+        pidfds=pidfds(root, [(one.pid, fds) for one, fds, _ in everything], names),
+        watches=lost_watches(root, seen, known),
+        odd_files=odd_files(
+            root, [(one.process.pid, one.descriptors, one.mapped) for one in here], known
+        ),
     )
 
 

@@ -44,6 +44,7 @@ class Behind:
     bytes: int
     rdev: tuple[int, int] | None
     block: bool
+    regular: bool
 
 
 def mappings(process: Path | str) -> tuple[Mapped, ...]:
@@ -73,11 +74,8 @@ def parse_maps(raw: bytes) -> tuple[Mapped, ...]:
 
 def behind(process: Path | str, mapped: Mapped) -> Behind | None:
     """Look at the file itself, whatever became of its name; None if that cannot be done."""
-    start, _, end = mapped.area.partition("-")
-    # map_files has no leading zeros, maps pads to eight digits
-    area = f"{int(start, 16):x}-{int(end, 16):x}"
     try:
-        found = os.stat(f"{process}/map_files/{area}")
+        found = os.stat(area_link(process, mapped))
     except OSError:
         return None
     node = stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode)
@@ -89,4 +87,12 @@ def behind(process: Path | str, mapped: Mapped) -> Behind | None:
         bytes=found.st_blocks * 512,
         rdev=rdev,
         block=stat.S_ISBLK(found.st_mode),
+        regular=stat.S_ISREG(found.st_mode),
     )
+
+
+def area_link(process: Path | str, mapped: Mapped) -> str:
+    """Return the link that leads to the mapped file."""
+    start, _, end = mapped.area.partition("-")
+    # map_files has no leading zeros, maps pads to eight digits
+    return f"{process}/map_files/{int(start, 16):x}-{int(end, 16):x}"

@@ -29,14 +29,14 @@ D08 | cpu | The firewall tool that CRIU would use is missing                  | 
 D09 | cpu | Unix stream socket to somebody outside                            | unit/flow/test_plan_real.py::test_a_socket_pair_with_us unit/flow/test_plan_real.py::test_a_server_s_name_is_told
 D10 | cpu | Output goes to the journal or a display server                    | unit/flow/test_plan.py::test_unix_sockets_to_the_outside
 D11 | cpu | POSIX semaphores in /dev/shm                                      | root/test_plan_root.py::test_posix_semaphores_need_a_link
-D14 | cpu | Descriptors CRIU has no code for                                  | root/test_plan_root.py::test_a_device_that_criu_does_not_know verdict: TODO files
+D14 | cpu | Descriptors CRIU has no code for                                  | root/test_plan_root.py::test_a_device_that_criu_does_not_know root/test_kinds.py::test_refused_as_criu_would root/test_kinds.py::test_what_criu_brings_back_is_let_through unit/flow/test_plan_places.py::test_a_kind_that_nobody_has_met_is_refused
 D16 | cpu | Not a session leader                                              | root/test_jobs.py::test_a_job_on_a_terminal unit/flow/test_plan_real.py::test_a_job_of_a_shell
 D17 | cpu | A pane of tmux or screen                                          | verdict: TODO world
 D18 | cpu | A debugger holds one of the threads                               | root/test_plan_root.py::test_threads_are_checked_for_tracers
 D20 | cpu | Nested pid namespace                                              | root/test_plan_root.py::test_a_nested_pid_namespace
 D21 | cpu | Another mount namespace                                           | root/test_plan_root.py::test_namespaces_of_its_own[-m-mnt]
-D22 | cpu | NFS that squashes root                                            | verdict: TODO files
-D23 | cpu | Deleted files on NFS                                              | verdict: TODO files
+D22 | cpu | NFS that squashes root                                            | unit/tools/test_places.py::test_a_mapped_file_that_root_may_not_open unit/flow/test_plan_places.py::test_a_server_that_squashes_root verdict: No NFS where the tests run, so it is shown on recorded /proc text.
+D23 | cpu | Deleted files on NFS                                              | unit/flow/test_plan_places.py::test_files_deleted_on_nfs verdict: No NFS where the tests run, so it is shown on recorded names.
 D25 | cpu | Guard pages that CRIU cannot see                                  | verdict: TODO files
 D26 | cpu | The vDSO of a newer kernel                                        | root/test_command_line.py::test_the_doctor_tries_it_out
 D27 | cpu | Not root                                                          | unit/flow/test_plan.py::test_a_missing_capability_is_named root/test_command_line.py::test_the_doctor_tells_all_that_is_missing
@@ -66,8 +66,8 @@ G25 | gpu | A profiler inside the job                                         | 
 G26 | gpu | Lock works, checkpoint does not exist here                        | root/test_fake_gpu.py::test_a_refusing_driver_leaves_the_job_running[checkpoint-operation not supported-gpu_step_failed]
 G27 | gpu | Tool, plugin and driver of different ages                         | unit/tools/test_cuda_driver.py::test_a_driver_without_the_calls_is_missing unit/tools/test_cuda.py::test_a_named_program_that_cannot_be_used_says_so unit/flow/test_doctor.py::test_what_is_wrong_is_found
 G28 | gpu | Iterative dumps of a CUDA process                                 | verdict: gpuckpt never makes a pre-dump: CRIU is run once, while the state is already in host memory.
-G29 | gpu | gdrcopy's device                                                  | unit/flow/test_plan.py::test_devices_that_criu_does_not_know
-G30 | gpu | RDMA and UCX                                                      | unit/flow/test_plan.py::test_devices_that_criu_does_not_know root/test_plan_root.py::test_criu_agrees[sysv]
+G29 | gpu | gdrcopy's device                                                  | unit/flow/test_plan_places.py::test_devices
+G30 | gpu | RDMA and UCX                                                      | unit/flow/test_plan_places.py::test_devices root/test_plan_root.py::test_criu_agrees[sysv]
 G31 | gpu | Attaching the driver costs time per process                       | verdict: TODO plan (estimate)
 G32 | gpu | GPU bytes land in host memory                                     | unit/flow/test_plan.py::test_memory_for_the_gpus_bytes unit/tools/test_host.py::test_the_tightest_group_above_a_process_limits_it
 G33 | gpu | The restore thread cannot be found                                | root/test_fake_gpu.py::test_a_job_that_somebody_else_suspended_is_refused verdict: CRIU is always started with an empty plugin folder, so the CUDA state has one owner.

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gpuckpt.flow.facts import DumpFacts
+
 JOBS = Path(__file__).parent / "jobs"
 # generous: two slow cores may be busy with other tests
 PATIENCE = 60.0
@@ -45,6 +47,22 @@ def state_of(pid: int) -> str:
 def lines_of(path: Path) -> list[str]:
     """Return the complete lines of a log that is being written."""
     return path.read_text().split("\n")[:-1] if path.exists() else []
+
+
+def criu_dumps(known: DumpFacts, images: Path) -> bool:
+    """Dump a tree for real, leave it running, and say whether CRIU could."""
+    images.mkdir()
+    (images / "lib").mkdir()
+    needs = known.needs
+    options = [
+        *(["--shell-job"] if needs.shell_job else []),
+        *(["--file-locks"] if needs.file_locks else []),
+        *(["--link-remap"] if needs.link_remap else []),
+    ]
+    command = [os.environ["GPUCKPT_CRIU"], "dump", "--no-default-config", "-R", "--timeout", "5"]
+    command += ["--manage-cgroups=ignore", "--libdir", str(images / "lib"), "-D", str(images)]
+    command += ["-t", str(known.tree.root.pid), "-o", "log", *options]
+    return subprocess.run(command, check=False, timeout=60, capture_output=True).returncode == 0
 
 
 @dataclass

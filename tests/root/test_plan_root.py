@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,32 +14,15 @@ from gpuckpt.flow.plan import judge_dump
 from gpuckpt.flow.rules.rule import DumpChoices
 from gpuckpt.tools.cgroups import Cgroups
 from gpuckpt.tools.proc import Proc
+from tests.root.harness import criu_dumps
 from tests.targets import facts, findings, target, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuckpt.flow.facts import DumpFacts
-
 pytestmark = pytest.mark.root
 
 UNSHARE = "import ctypes, os\nif os.fork() == 0:\n ctypes.CDLL(None).unshare({flag})\n"
-
-
-def criu_dumps(known: DumpFacts, images: Path) -> bool:
-    """Dump a tree for real, leave it running, and say whether CRIU could."""
-    images.mkdir()
-    (images / "lib").mkdir()
-    needs = known.needs
-    options = [
-        *(["--shell-job"] if needs.shell_job else []),
-        *(["--file-locks"] if needs.file_locks else []),
-        *(["--link-remap"] if needs.link_remap else []),
-    ]
-    command = [os.environ["GPUCKPT_CRIU"], "dump", "--no-default-config", "-R", "--timeout", "5"]
-    command += ["--manage-cgroups=ignore", "--libdir", str(images / "lib"), "-D", str(images)]
-    command += ["-t", str(known.tree.root.pid), "-o", "log", *options]
-    return subprocess.run(command, check=False, timeout=60, capture_output=True).returncode == 0
 
 
 RING = "import ctypes; ctypes.CDLL(None).syscall(425, 4, ctypes.create_string_buffer(120))"

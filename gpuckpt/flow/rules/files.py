@@ -17,26 +17,24 @@ if TYPE_CHECKING:
     from gpuckpt.model import Finding
     from gpuckpt.tools.held import DeviceNode
 
-_RING: Final = "anon_inode:[io_uring]"
 _SYSV: Final = re.compile(r"/SYSV[0-9a-f]{8}")
-# what dump_chrdev and the tty code of CRIU 4.2 take: memory devices, terminals, ptys, serial lines
-_MAJORS: Final = frozenset({1, 4, 5, 188, 204, *range(128, 144)})
-_TUN: Final = (10, 200)
-
-
-def io_uring(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
-    """CRIU 4.2 cannot dump a ring."""
-    for task in facts.look.tasks:
-        fds = [fd.fd for fd in task.descriptors if fd.target == _RING]
-        if fds or any(one.target == _RING for one in task.mapped):
-            yield blocker(
-                "io-uring",
-                descriptor(fds[0] if fds else None, _RING),
-                "The process uses io_uring, which CRIU cannot dump.",
-                "Start the job with io_uring off: UV_USE_IO_URING=0 for older libuv, or "
-                "sysctl kernel.io_uring_disabled=2 (torchrun's store needs that).",
-                task.process.pid,
-            )
+# what CRIU 4.2 takes: memory devices, terminals, ptys, serial lines of some kinds
+_MAJORS: Final = frozenset({1, 5, 188, 204, *range(128, 144)})
+_CONSOLES: Final = 4
+_LAST_CONSOLE: Final = 63  # minors above are serial lines, which it does not know
+_REMEDIES: Final = (
+    (
+        "/dev/infiniband/",
+        "Start the job without RDMA: NCCL_IB_DISABLE=1, UCX_TLS=^ib for UCX and MPI.",
+    ),
+    ("/dev/gdrdrv", "Start the job without gdrcopy."),
+    ("/dev/nvidia-fs", "Start the job without GPUDirect Storage (CUFILE_ALLOW_COMPAT_MODE=true)."),
+    ("/dev/dri/", "Start the job without graphics and video."),
+    ("/dev/kfd", "Start the job without ROCm."),
+    ("/dev/net/tun", "Start the job without a tunnel of its own (VPN, slirp)."),
+    ("/dev/fuse", "Mount FUSE file systems from outside the job."),
+    ("/dev/kvm", "Dump what runs inside the virtual machine, from inside."),
+)
 
 
 def device_node(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
@@ -59,15 +57,13 @@ def device_node(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
 def _known(node: DeviceNode) -> bool:
     if node.block or node.fd is None:
         return False  # a mapped device is beyond CRIU, whatever it is; /dev/zero is no device here
-    return node.major in _MAJORS or (node.major, node.minor) == _TUN
+    console = node.major == _CONSOLES and node.minor <= _LAST_CONSOLE
+    return console or node.major in _MAJORS
 
 
 def _node_remedy(path: str) -> str:
-    if path.startswith("/dev/infiniband/"):
-        return "Start the job without RDMA: NCCL_IB_DISABLE=1, UCX_TLS=^ib for UCX and MPI."
-    if path.startswith("/dev/gdrdrv"):
-        return "Start the job without gdrcopy."
-    return "Let the job close it, or start the job without what uses it."
+    plain = "Let the job close it, or start the job without what uses it."
+    return next((remedy for start, remedy in _REMEDIES if path.startswith(start)), plain)
 
 
 def deleted_file_large(facts: DumpFacts, choices: DumpChoices) -> Iterator[Finding]:
@@ -135,7 +131,6 @@ def terminal(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    io_uring,
     device_node,
     deleted_file_large,
     linked_file,

@@ -141,7 +141,6 @@ def node(path: str, major: int, minor: int, fd: int | None = 4, pid: int = 110) 
         node("/dev/tty", 5, 0),
         node("/dev/ptmx", 5, 2),
         node("/dev/pts/3", 136, 3),
-        node("/dev/net/tun", 10, 200),
     ],
 )
 def test_devices_that_criu_knows(known: DeviceNode) -> None:

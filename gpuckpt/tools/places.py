@@ -1,0 +1,174 @@
+"""Where the files of a tree lie: those that CRIU cannot find again, and those on other machines.
+
+CRIU knows a file by its mount and its path there. A file whose mount is gone or hidden under
+another one, whose name means another file now, or which root may not open, cannot be dumped.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from gpuckpt.tools.descriptors import Descriptor, fdinfo
+from gpuckpt.tools.mappings import Mapped, area_link, behind
+from gpuckpt.tools.procfs import read, text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+_KINDS: Final = frozenset({"file", "folder", "link", "fifo", "chr"})
+_MEMORY_MAJOR: Final = 1  # /dev/null and the like: CRIU reopens them by their path
+_MEMFD: Final = "/memfd:"
+# names that mapped memory has, which is no file anywhere
+_NO_FILE: Final = ("/memfd:", "/SYSV", "/dev/zero", "/anon_hugepage", "/[aio]", "/secretmem")
+_REMOTE: Final = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "9p", "lustre", "gpfs", "beegfs", "ceph", "afs", "virtiofs"}
+)
+_ESCAPES: Final = (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\"))
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One line of mountinfo: where it is, what it is, and which device its files tell."""
+
+    point: str
+    filesystem: str
+    device: int
+
+    @property
+    def remote(self) -> bool:
+        """Whether its files lie on another machine, or in a program of somebody's own."""
+        return self.filesystem in _REMOTE or self.filesystem.startswith("fuse")
+
+
+@dataclass(frozen=True, slots=True)
+class OddFile:
+    """A file that is not simply there.
+
+    `problem` is mount (it has none that can be seen), hidden (its name means another file or
+    nothing), denied (root may not open it), or empty. fd None: mapped.
+    """
+
+    pid: int
+    fd: int | None
+    path: str
+    filesystem: str
+    problem: str
+    remote: bool
+
+
+def mounts(process: Path | str) -> dict[int, Mount]:
+    """Return the mounts a process sees, by the number its fdinfo files give."""
+    return parse_mounts(read(f"{process}/mountinfo") or b"")
+
+
+def parse_mounts(raw: bytes) -> dict[int, Mount]:
+    """Read a mountinfo file."""
+    found: dict[int, Mount] = {}
+    for line in text(raw).splitlines():
+        front, _, back = line.partition(" - ")
+        fields = front.split()
+        major, _, minor = fields[2].partition(":")
+        point = fields[4]
+        for written, meant in _ESCAPES:
+            point = point.replace(written, meant)
+        device = os.makedev(int(major), int(minor))
+        found[int(fields[0])] = Mount(point, back.split()[0], device)
+    return found
+
+
+def odd_files(
+    root: Path,
+    tree: Sequence[tuple[int, Sequence[Descriptor], Sequence[Mapped]]],
+    known: Mapping[int, Mount],
+) -> tuple[OddFile, ...]:
+    """Look at each file of the tree once, however many processes have it."""
+    return (*_opened(root, tree, known), *_mapped(root, tree, known))
+
+
+def _opened(
+    root: Path,
+    tree: Sequence[tuple[int, Sequence[Descriptor], Sequence[Mapped]]],
+    known: Mapping[int, Mount],
+) -> Iterator[OddFile]:
+    seen: set[tuple[int, int, str]] = set()
+    for pid, opened, _ in tree:
+        for fd in opened:
+            key = fd.device, fd.inode, fd.target
+            if fd.kind not in _KINDS or key in seen or not fd.target.startswith(("/", "(")):
+                continue
+            seen.add(key)
+            if fd.kind == "chr" and fd.rdev[0] != _MEMORY_MAJOR:
+                continue
+            number = dict(fdinfo(f"{root}/{pid}", fd.fd)).get("mnt_id")
+            if number is None or fd.target.startswith(_MEMFD):
+                continue
+            mount = known.get(int(number))
+            hidden = not fd.deleted and _hidden(f"{root}/{pid}", fd.target, fd.device, fd.inode)
+            yield from _odd(pid, fd.fd, fd.target, mount, "hidden" if hidden else "")
+
+
+def _mapped(
+    root: Path,
+    tree: Sequence[tuple[int, Sequence[Descriptor], Sequence[Mapped]]],
+    known: Mapping[int, Mount],
+) -> Iterator[OddFile]:
+    seen: set[tuple[int, str]] = set()
+    for pid, _, areas in tree:
+        for area in areas:
+            if (area.inode, area.target) in seen or area.target.startswith(_NO_FILE):
+                continue
+            seen.add((area.inode, area.target))
+            if area.inode and area.target.startswith(("/", "(")):
+                yield from _behind(f"{root}/{pid}", pid, area, known)
+
+
+def _behind(process: str, pid: int, area: Mapped, known: Mapping[int, Mount]) -> Iterator[OddFile]:
+    """Open a mapped file as CRIU will, but regular ones only: to open a device may do something."""
+    found = behind(process, area)
+    if found is None or not found.regular:
+        return
+    try:
+        fd = os.open(area_link(process, area), os.O_RDONLY | os.O_CLOEXEC)
+    except PermissionError:
+        yield from _odd(pid, None, area.target, _above(area.target, known), "denied")
+        return
+    except OSError:
+        return
+    try:
+        number = dict(fdinfo("/proc/self", fd)).get("mnt_id", "-1")
+    finally:
+        os.close(fd)
+    hidden = not area.deleted and _hidden(process, area.target, found.device, found.inode)
+    yield from _odd(pid, None, area.target, known.get(int(number)), "hidden" if hidden else "")
+
+
+def _odd(
+    pid: int, fd: int | None, path: str, mount: Mount | None, problem: str
+) -> Iterator[OddFile]:
+    if mount is None:
+        lost = problem if problem == "denied" else "mount"
+        yield OddFile(pid, fd, path, "", lost, remote=False)
+    elif mount.filesystem == "proc":  # CRIU has code of its own for these
+        return
+    elif problem or mount.remote:
+        yield OddFile(pid, fd, path, mount.filesystem, problem, mount.remote)
+
+
+def _hidden(process: str, path: str, device: int, inode: int) -> bool:
+    """Whether another file, or none, is what its name means to the process."""
+    try:
+        found = os.lstat(f"{process}/root{path}")
+    except FileNotFoundError:
+        return os.access(f"{process}/root", os.X_OK)  # no if the process is gone
+    except OSError:
+        return False
+    return (found.st_dev, found.st_ino) != (device, inode)
+
+
+def _above(path: str, known: Mapping[int, Mount]) -> Mount | None:
+    """Return the mount that a path lies in, by its name alone."""
+    holding = [one for one in known.values() if f"{path}/".startswith(f"{one.point.rstrip('/')}/")]
+    return max(holding, key=lambda one: len(one.point), default=None)

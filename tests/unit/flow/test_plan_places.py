@@ -1,0 +1,84 @@
+"""What the plan says of recorded places and kinds of files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuckpt.flow.plan import judge_dump
+from gpuckpt.flow.rules.rule import DumpChoices
+from gpuckpt.tools.descriptors import Descriptor
+from gpuckpt.tools.handles import LostWatch
+from gpuckpt.tools.held import DeviceNode
+from gpuckpt.tools.places import OddFile
+from tests.plan_samples import facts, mapped, process, task
+
+if TYPE_CHECKING:
+    from gpuckpt.model import Finding
+
+SILLY = "/home/me/.nfs0000000001c3a5f200000004"
+
+
+def judged(**look: object) -> tuple[Finding, ...]:
+    return judge_dump(facts(process(100), look=look), DumpChoices())
+
+
+def test_a_server_that_squashes_root() -> None:
+    odd = OddFile(100, None, "/home/me/libjob.so", "nfs4", "denied", remote=True)
+    found, *rest = judged(odd_files=(odd,))
+    assert (found.id, found.object) == ("mapped-denied", "mapping /home/me/libjob.so")
+    assert "squashes root" in found.reason
+    assert "no_root_squash" in found.remedy
+    assert [one.id for one in rest] == ["remote-file"]
+
+
+def test_files_deleted_on_nfs() -> None:
+    (found,) = judged(odd_files=(OddFile(100, 5, SILLY, "nfs4", "", remote=True),))
+    assert (found.id, found.blocks, found.object) == ("nfs-deleted", True, f"fd 5 {SILLY}")
+
+
+def test_files_of_other_machines_are_told_once_for_each_kind() -> None:
+    paths = ("/home/a", "/home/b", "/home/c")
+    odd = tuple(OddFile(100, 3, path, "nfs4", "", remote=True) for path in paths)
+    (found,) = judged(odd_files=odd)
+    assert (found.id, found.blocks) == ("remote-file", False)
+    assert found.object == "/home/a and 2 more"
+
+
+def test_a_watch_on_an_overlay() -> None:
+    (found,) = judged(watches=(LostWatch(100, 8, "inotify", "/var/x", "overlay"),))
+    assert (found.id, found.object) == ("watch-lost", "fd 8 inotify")
+    assert "/var/x (overlay)" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("path", "major", "minor", "word"),
+    [
+        ("/dev/gdrdrv", 506, 0, "gdrcopy"),
+        ("/dev/infiniband/uverbs0", 231, 192, "RDMA"),
+        ("/dev/nvidia-fs0", 507, 0, "GPUDirect Storage"),
+        ("/dev/dri/renderD128", 226, 128, "graphics"),
+        ("/dev/vfio/vfio", 10, 196, "let the job close it"),
+        ("/dev/ttyS0", 4, 64, "let the job close it"),
+    ],
+)
+def test_devices(path: str, major: int, minor: int, word: str) -> None:
+    (found,) = judged(nodes=(DeviceNode(100, 3, path, False, major, minor),))
+    assert (found.id, found.object) == ("device-node", f"fd 3 {path}")
+    assert word.lower() in found.remedy.lower()
+
+
+def test_a_kind_that_nobody_has_met_is_refused() -> None:
+    opened = (
+        Descriptor(3, "anon_inode:[brand_new]", "anon"),
+        Descriptor(4, "socket:[9]", "socket", 9, protocol="SCTP"),
+        Descriptor(5, "anon_inode:[eventfd]", "anon"),
+        Descriptor(6, "socket:[10]", "socket", 10, protocol="TCP"),
+    )
+    one = task(process(100), descriptors=opened, mapped=(mapped("anon_inode:[kvm-vcpu]"),))
+    assert [(f.id, f.object) for f in judged(tasks=(one,))] == [
+        ("descriptor-unsupported", "fd 3 anon_inode:[brand_new]"),
+        ("mapping-unsupported", "mapping anon_inode:[kvm-vcpu]"),
+        ("socket-unsupported", "fd 4 socket:[9] SCTP"),
+    ]
