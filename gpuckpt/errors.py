@@ -238,6 +238,12 @@ class Blocked(ProcessUnfit):
     default_hint = "Every finding above names its remedy."
 
 
+class NothingToRehearse(ProcessUnfit):
+    """No process of the tree uses CUDA, and no dump was asked for."""
+
+    name = "nothing_to_rehearse"
+
+
 class GpuStepFailed(GpuckptError):
     """A driver call failed and everything was put back; the job runs."""
 
@@ -352,7 +358,13 @@ class VerificationFailed(GpuckptError):
 
     code = 11
     name = "verification_failed"
-    job = "Restored, and kept or ended as --on-verify-fail says."
+    job = "Brought back, and kept; a restored one is ended if --on-verify-fail says so."
+
+
+class RehearsalFailed(VerificationFailed):
+    """All steps of a rehearsal were taken, and the job or the image is not as it should be."""
+
+    name = "rehearsal_failed"
 
 
 class Interrupted(GpuckptError):

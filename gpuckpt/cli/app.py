@@ -25,6 +25,7 @@ from gpuckpt.cli.dump import dump
 from gpuckpt.cli.jobs import jobs
 from gpuckpt.cli.options import AsJson, Progress, Quiet, Verbose, Version
 from gpuckpt.cli.plan import plan
+from gpuckpt.cli.rehearse import rehearse
 from gpuckpt.cli.restore import restore
 from gpuckpt.cli.settings import Settings
 from gpuckpt.cli.show import show
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 COMMANDS: dict[str, Handler] = {
     "plan": plan,
+    "rehearse": rehearse,
     "dump": dump,
     "restore": restore,
     "verify": verify,

@@ -185,6 +185,31 @@ Ignore = Annotated[
     ),
 ]
 
+# --- rehearse ------------------------------------------------------------------------------------
+Stay = Annotated[
+    float,
+    _option(
+        "--stay",
+        metavar="SECONDS",
+        help="How long the job stays without its GPU state. Default: 0.",
+        parser=values.seconds("--stay", zero=True),
+    ),
+]
+RealDump = Annotated[
+    bool, _option("--dump", help="Make a real dump, check every byte of it, and remove it.")
+]
+Scratch = Annotated[
+    Path | None,
+    _option(
+        "--output",
+        "-o",
+        metavar="IMAGE",
+        help="With --dump: where to. Default: where a dump would go.",
+        parser=values.path("--output"),
+    ),
+]
+Keep = Annotated[bool, _option("--keep", help="With --dump: do not remove the image.")]
+
 # --- restore -------------------------------------------------------------------------------------
 Probe = Annotated[
     str | None,

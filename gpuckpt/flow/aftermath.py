@@ -20,6 +20,16 @@ def late_failure(why: Exception) -> Finding:
     )
 
 
+def late_gpu(why: Exception) -> Finding:
+    """A driver call failed on the way back, and a second one did not."""
+    return warning(
+        "gpu-late-failure",
+        "GPU memory back",
+        f"Giving the job its GPU state back worked only at the second try: {why}",
+        "Look whether the job makes progress; the image is whole.",
+    )
+
+
 def left_behind(process: Process) -> Finding:
     """A process of the tree has ended and its pid is not free yet."""
     state = "a zombie" if process.zombie else f"in state {process.state}"

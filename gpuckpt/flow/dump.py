@@ -17,7 +17,7 @@ from gpuckpt.errors import (
     WriteFailed,
 )
 from gpuckpt.flow import records
-from gpuckpt.flow.aftermath import late_failure, left_behind
+from gpuckpt.flow.aftermath import late_failure, late_gpu, left_behind
 from gpuckpt.flow.look import Sight, look
 from gpuckpt.flow.operation import Operation
 from gpuckpt.flow.recover import recover
@@ -195,18 +195,24 @@ class _Dump:
         else:
             self._see_gone()
         self.taking.let_go()
+        stage.close()
 
     def _resume(self, stage: Stage) -> None:
+        """Give the job its GPU state back; a step that failed is tried once more.
+
+        A call that failed does not say how far it got, and the states are read anew. If there is
+        no GPU memory for it the helpers must not do, without us, what we do not dare.
+        """
+        self.undo.add("driver helpers are left", self.tools.cuda.close)
+        self.undo.add("GPU state is not back", self.taking.give_back)
         try:
             self.taking.give_back()
-        except Exception as why:
-            # the helpers must not do, without us, what we do not dare
-            self.tools.cuda.close()
-            raise UndoIncomplete(
-                f"the image {stage.final} is whole, but the job was not given its GPU state "
-                f"back: {why}",
-                hint=getattr(why, "hint", "") or "End the job and restore the image.",
-            ) from why
+        except Exception as why:  # noqa: BLE001 - whatever it was, the job has to get on
+            told = f"the image {stage.final} is whole, but the job was not given its GPU state back"
+            self.record.reporter.warn(f"{why}; trying once more")
+            self.undo.run(UndoIncomplete(told, hint="End the job and restore the image."))
+            self.findings.append(late_gpu(why))
+        self.undo.keep()
         self.frozen_until = self.record.now
 
     def _see_gone(self) -> None:

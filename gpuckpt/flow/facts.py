@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpuckpt.flow.obstacles import cuda_states
-from gpuckpt.model import CudaState, GpuUse, HostFacts, NvidiaFacts, Tree
+from gpuckpt.model import CudaState, GpuUse, HostFacts, NvidiaFacts, Process, Tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -43,7 +43,8 @@ class DumpFacts:
     `memory_available` is what the tightest CUDA process can still get; `output` the image to be
     made, `destination` its folder, `free_bytes` what that has room for. All are None if there is
     no destination yet, `free_bytes` also if it is not `writable`. `taken` tells that something has
-    the image's name, `obstacles` tell what could not be looked at.
+    the image's name, `obstacles` tell what could not be looked at. `others` are processes outside
+    the tree that use its GPUs, with what they hold there.
     """
 
     tree: Tree
@@ -61,6 +62,7 @@ class DumpFacts:
     state_dir: Path | None = None
     state_writable: bool = True
     obstacles: tuple[Finding, ...] = ()
+    others: tuple[tuple[Process, GpuUse], ...] = ()
 
     @property
     def cuda_pids(self) -> tuple[int, ...]:
@@ -128,6 +130,7 @@ def gather(
     # the driver is asked only about processes that may be looked into
     states, unseen = cuda_states(tools, [one.process.pid for one in seen.tasks if one.readable])
     cuda = [pid for pid in tree.pids if pid in states]
+    uses = tools.nvidia.uses(cuda)
     folder = output.parent if output is not None else None
     writable = folder is None or tools.host.writable(folder)
     return DumpFacts(
@@ -136,7 +139,8 @@ def gather(
         host=tools.host.facts(),
         nvidia=tools.nvidia.facts(),
         states=states,
-        uses=tools.nvidia.uses(cuda),
+        uses=uses,
+        others=_others(tools, tree, uses),
         memory_available=min(
             (tools.host.memory_available(pid) for pid in cuda or (tree.root.pid,)), default=0
         ),
@@ -154,3 +158,19 @@ def gather(
 def _existing(folder: Path) -> Path:
     """Return the folder itself, or the nearest one above it that is there."""
     return next((one for one in (folder, *folder.parents) if os.path.exists(one)), folder)  # noqa: PTH110
+
+
+def _others(
+    tools: Toolbox, tree: Tree, uses: tuple[GpuUse, ...]
+) -> tuple[tuple[Process, GpuUse], ...]:
+    """Find out who else uses the GPUs of a tree.
+
+    In a pid namespace of its own NVML may speak of pids that are not ours, so only processes that
+    can be seen are named.
+    """
+    gpus, mine = {use.uuid for use in uses}, set(tree.pids)
+    if not gpus:
+        return ()
+    listed = (use for use in tools.nvidia.uses() if use.uuid in gpus and use.pid not in mine)
+    found = ((tools.proc.process(use.pid), use) for use in listed)
+    return tuple((process, use) for process, use in found if process is not None)

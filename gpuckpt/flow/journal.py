@@ -90,7 +90,7 @@ class Journal:
             DumpFailed, RestoreFailed: it cannot be written, so it must not be done.
         """
         entry = msgspec.structs.replace(entry, step=step, **known)
-        self._write(entry, DumpFailed if entry.operation == "dump" else RestoreFailed)
+        self._write(entry, RestoreFailed if entry.operation == "restore" else DumpFailed)
         return entry
 
     def close(self, entry: Entry) -> None:

@@ -78,8 +78,10 @@ class Sight:
             raise error
 
 
-def look(tools: Toolbox, request: DumpRequest) -> Sight:
+def look(tools: Toolbox, request: DumpRequest, *, image: bool = True) -> Sight:
     """Gather the facts and judge them; whatever stops the dump is among the findings.
+
+    `image` says whether one is to be written.
 
     Raises:
         NoSuchProcess, Forbidden: the pid names nothing that may be dumped.
@@ -88,12 +90,13 @@ def look(tools: Toolbox, request: DumpRequest) -> Sight:
     tree = tools.proc.tree(request.pid)
     output = output_path(request.output, root)
     criu, missing = criu_version(tools)
-    facts = gather(tools, tree, output, missing)
+    facts = gather(tools, tree, output if image else None, missing)
     choices = DumpChoices(
         tcp=request.tcp,
         ghost_limit=request.ghost_limit,
         leave_running=request.leave_running,
         ignore=request.ignore,
+        rehearsal=request.rehearsal,
     )
     return Sight(
         facts=facts,

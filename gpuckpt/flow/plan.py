@@ -47,6 +47,7 @@ RULES: Final[tuple[Rule, ...]] = (
 IGNORABLE: Final[dict[str, str]] = {
     "space": "the bytes are known to compress better than by half",
     "memory-host": "there is swap, or memory will be free in time",
+    "gpu-shared": "whoever else uses the GPU takes no more of its memory meanwhile",
     "pipe-outside": "the job does without whoever reads its output",
 }
 

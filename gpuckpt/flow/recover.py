@@ -32,7 +32,7 @@ def recover(operation: Operation) -> None:
     for entry in operation.journal.entries():
         if entry.boot_id == boot and tools.proc.alive(entry.owner):
             continue
-        if entry.boot_id == boot and entry.operation == "dump":
+        if entry.boot_id == boot and entry.operation in {"dump", "rehearse"}:
             _bring_back(tools, entry, operation.interrupts)
             _free_connections(tools, entry)
         if entry.stage:

@@ -21,7 +21,8 @@ class DumpRequest:
 
     `output` None means a name made from command, pid and time in the current folder. `level` is
     zstd's, `lock_timeout` seconds for all tries together, `ghost_limit` bytes of one deleted file;
-    `ignore` names blockers that shall not stop it.
+    `ignore` names blockers that shall not stop it; `rehearsal` says that the job must go on in
+    place, whatever becomes of the image.
     """
 
     pid: int
@@ -34,6 +35,7 @@ class DumpRequest:
     file_locks: bool = False
     ghost_limit: int = 1 << 30
     ignore: frozenset[str] = frozenset()
+    rehearsal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +76,44 @@ class RestoreResult:
     receipt: Receipt
     findings: tuple[Finding, ...]
     gpu_map: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class RehearseRequest:
+    """What to rehearse, and how: `what` is the dump that shall be known to work.
+
+    `stay` seconds pass without the GPU's state, `settle` seconds are watched afterwards. With
+    `real` the dump is made, to `what.output` or beside where it would go, and removed unless
+    `keep`.
+    """
+
+    what: DumpRequest
+    stay: float = 0.0
+    settle: float = 1.0
+    real: bool = False
+    keep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RehearseResult:
+    """What a rehearsal showed.
+
+    `pause` is how long the job stood still. `image_bytes` is what an image is expected to hold
+    before compression, `dumped` tells what a real one held and `kept` where it is, if it is.
+    `gpu_bytes` went away and came back. `moving` says whether the job used the CPU before and
+    afterwards; `wrong` lists what is not as it was, blockers first.
+    """
+
+    pid: int
+    pids: tuple[int, ...]
+    cuda_pids: tuple[int, ...]
+    gpu_bytes: int
+    image_bytes: int
+    pause: float
+    stay: float
+    moving: tuple[bool, bool]
+    receipt: Receipt
+    findings: tuple[Finding, ...]
+    wrong: tuple[Finding, ...]
+    dumped: DumpResult | None = None
+    kept: Path | None = None

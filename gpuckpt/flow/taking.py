@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuckpt.errors import DumpFailed, GpuMemoryShort, NoSuchProcess, ProcessChanged
+from gpuckpt.errors import DumpFailed, NoSuchProcess, ProcessChanged
 from gpuckpt.flow.gpu import CudaTree
 from gpuckpt.flow.undo import Undo
 
@@ -66,21 +66,11 @@ class Taking:
         self.cuda.check_leftovers(self.relist().pids)
 
     def give_back(self) -> None:
-        """Let every CUDA process go on as before; there is no stopping in the middle of it.
-
-        A call that failed does not say how far it got, so what is not back is tried once more;
-        but never without the GPU memory it takes.
-        """
+        """Let every CUDA process go on as before; there is no stopping in the middle of it."""
         if not self.cuda.pids:
             return
         with self._record.phase("gpu-in", "GPU memory back", stoppable=False) as step:
-            try:
-                self._bring_back()
-            except GpuMemoryShort:
-                raise
-            except Exception as why:  # noqa: BLE001 - whatever it was, the job must get on
-                self._record.reporter.warn(f"{why}; trying once more")
-                self._bring_back()
+            self._bring_back()
             step.advance(self.cuda.bytes)
 
     def relist(self) -> Tree:
@@ -105,8 +95,8 @@ class Taking:
 
     def let_go(self) -> None:
         """Nothing is left to be undone: release the driver's helpers, forget the operation."""
-        self.undo.keep()
         self._tools.cuda.close()
+        self.undo.keep()
         self._operation.journal.close(self.entry)
 
     def _bring_back(self) -> None:

@@ -44,19 +44,19 @@ class Undo:
             UndoIncomplete: something could not be put back; names all that is left.
         """
         left: list[str] = []
-        hints: list[str] = []
+        hints = [cause.hint] if isinstance(cause, UndoIncomplete) else []
         while self._steps:
             what, step = self._steps[-1]  # until it is done it is among what is left
             try:
                 step()
             except Exception as why:  # noqa: BLE001 - every other step must still be run
                 left.append(f"{what}: {why}")
-                hints += [why.hint] if isinstance(why, GpuckptError) and why.hint else []
+                hints += [why.hint] if isinstance(why, GpuckptError) else []
             self._steps.pop()
         if left:
             raise UndoIncomplete(
                 f"{cause}; and it could not all be put back: " + "; ".join(left),
-                hint=hints[0] if hints else "",
+                hint=next(filter(None, reversed(hints)), ""),
                 log=cause.log if isinstance(cause, GpuckptError) else None,
                 excerpt=left,
             ) from cause

@@ -101,6 +101,7 @@ class Proc:
             tty=found.tty,
             tracer=_first(status, "TracerPid"),
             kernel_thread=found.kernel_thread,
+            cpu_ticks=found.cpu_ticks,
         )
 
     def alive(self, ref: ProcessRef) -> bool:

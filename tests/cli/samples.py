@@ -10,7 +10,7 @@ from gpuckpt.flow.jobs import Job
 from gpuckpt.flow.look import Sight
 from gpuckpt.flow.outlook import Outlook, Row
 from gpuckpt.flow.plan import refusal
-from gpuckpt.flow.request import DumpRequest, DumpResult, RestoreResult
+from gpuckpt.flow.request import DumpRequest, DumpResult, RehearseResult, RestoreResult
 from gpuckpt.flow.show import ShowResult
 from gpuckpt.flow.trial import Trial
 from gpuckpt.flow.verify import VerifyResult
@@ -232,6 +232,28 @@ def verify_result(image: Path = IMAGE, *damage: Damage) -> VerifyResult:
     return VerifyResult(image, MANIFEST, 31, 12 * GIB, 14 * GIB, 4.2, damage)
 
 
+def rehearse_result(*wrong: Finding, dumped: DumpResult | None = None) -> RehearseResult:
+    phases = (Phase("lock", 0.0, 0.1), Phase("gpu-out", 0.1, 0.6), Phase("gpu-in", 0.7, 0.7))
+    return RehearseResult(
+        pid=4711,
+        pids=(4711, 4720),
+        cuda_pids=(4711,),
+        gpu_bytes=12 * GIB,
+        image_bytes=16 * GIB,
+        pause=1.5,
+        stay=0.0,
+        moving=(True, not wrong),
+        receipt=Receipt("rehearse", "2026-07-14T03:02:11Z", 2.1, phases),
+        findings=FINDINGS[2:3],
+        wrong=wrong,
+        dumped=dumped,
+        kept=IMAGE if dumped else None,
+    )
+
+
+REHEARSED_DUMP = rehearse_result(dumped=dump_result(running=True))
+
+
 def results() -> dict[str, object]:
     """What the flows that need no request answer, by their name."""
     job = Job(process(4711, 1), cuda_pids=(4711, 4712), gpu_bytes=12 * GIB)
@@ -252,6 +274,7 @@ def results() -> dict[str, object]:
             )
         ),
         "demo": trial,
+        "rehearse": rehearse_result(),
     }
 
 

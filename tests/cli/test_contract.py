@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "plan": ("plan", "4711"),
+    "rehearse": ("rehearse", "4711"),
     "dump": ("dump", "4711"),
     "restore": ("restore", "image"),
     "verify": ("verify", "image"),
@@ -33,6 +34,22 @@ COMMANDS = {
     "demo": ("demo",),
 }
 RESULTS = {
+    "rehearse": {
+        "root_pid",
+        "pids",
+        "cuda_pids",
+        "gpu_bytes",
+        "pause",
+        "stay",
+        "image_bytes",
+        "totals",
+        "image",
+        "moved_before",
+        "moves_now",
+        "wrong",
+        "findings",
+        "receipt",
+    },
     "plan": {"target", "root_pid", "can_dump", "output", "processes", "findings"},
     "dump": {
         "image",
@@ -55,6 +72,7 @@ RESULTS = {
 }
 QUIET = {
     "plan": "",
+    "rehearse": "",
     "dump": f"{samples.IMAGE}\n",
     "restore": "4711\n",
     "verify": "",
@@ -163,6 +181,33 @@ def test_doctor_fails_with_its_result(
     assert ran.json["error"]["name"] == "host_unfit"
     assert gpuckpt("doctor", "-q").code == 3
     assert "failed criu: CRIU was not found; remedy:" in gpuckpt("doctor").out
+
+
+def test_a_job_that_did_not_come_back_as_it_was_fails_the_rehearsal(
+    gpuckpt: Callable[..., Ran], flows: Flows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sick = samples.rehearse_result(samples.FINDINGS[0])
+    monkeypatch.setattr("gpuckpt.flow.rehearse.rehearse", flows.answer(sick))
+    ran = gpuckpt("rehearse", 4711, "--stay", "2", "--ignore", "gpu-shared", "--json")
+    assert ran.code == ran.json["exit_code"] == 11
+    assert ran.json["error"]["name"] == "rehearsal_failed"
+    assert ran.json["result"]["pause"] == sick.pause
+    asked = flows.requests[0][1]
+    assert (asked.stay, asked.real, asked.what.ignore) == (2.0, False, {"gpu-shared"})
+
+
+@pytest.mark.usefixtures("flows")
+def test_a_rehearsal_tells_its_numbers(
+    gpuckpt: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = gpuckpt("rehearse", 4711).out
+    assert "1.50 s (lock 0.100 s, gpu-out 0.600 s, gpu-in 0.700 s)" in told
+    assert "about 16.0 GiB before compression" in told
+    monkeypatch.setattr("gpuckpt.flow.rehearse.rehearse", lambda *_: samples.REHEARSED_DUMP)
+    told = gpuckpt("rehearse", 4711, "--dump", "--keep").out
+    assert "every byte, kept as" in told
+    assert "ratio" in told
+    assert gpuckpt("rehearse", 4711, "--dump", "--stay", "1").code == 2
 
 
 def test_damage_found_by_verify_is_an_error(

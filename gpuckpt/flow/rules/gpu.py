@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from gpuckpt.flow.rules.rule import Rule, descriptor
+from gpuckpt.flow.rules.rule import Rule, descriptor, size
 from gpuckpt.model import CudaState, Version, blocker, warning
 
 if TYPE_CHECKING:
@@ -161,6 +161,26 @@ def gpu_suspended(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
             )
 
 
+def gpu_shared(facts: DumpFacts, choices: DumpChoices) -> Iterator[Finding]:
+    """GPU memory that the job gives up for a while may be taken by others on the same GPU.
+
+    Only where the job goes on in place: a driver's restore without enough of it is fatal.
+    """
+    if not (choices.leave_running or choices.rehearsal):
+        return
+    finding = blocker if choices.rehearsal else warning
+    for process, use in facts.others:
+        index = next((g.index for g in _gpus(facts) if g.uuid == use.uuid), "")
+        yield finding(
+            "gpu-shared",
+            f"GPU {index} {use.uuid}",
+            f"{process.command} uses this GPU too, with {size(use.bytes)}: memory that it takes "
+            "while the job's state is away is not there when the job needs it back.",
+            "End it or wait for its end, or accept that the job may have to wait for it.",
+            process.pid,
+        )
+
+
 def _uses_gpu(facts: DumpFacts) -> bool:
     return bool(facts.cuda_pids) or any(GPU_NODE.fullmatch(one.path) for one in facts.look.nodes)
 
@@ -182,4 +202,5 @@ RULES: Final[tuple[Rule, ...]] = (
     cuda_ipc,
     gpu_failed,
     gpu_suspended,
+    gpu_shared,
 )

@@ -18,13 +18,14 @@ class DumpChoices:
 
     `ghost_limit` is the largest deleted file, in bytes, that may go into the image;
     `leave_running` that the job goes on after the dump; `ignore` names findings that shall not
-    stop it.
+    stop it; `rehearsal` that this is all it is for.
     """
 
     tcp: TcpPolicy = TcpPolicy.NONE
     ghost_limit: int = GIB
     leave_running: bool = False
     ignore: frozenset[str] = frozenset()
+    rehearsal: bool = False
 
 
 Rule = Callable[[DumpFacts, DumpChoices], Iterator[Finding]]

@@ -420,8 +420,8 @@ class _Tools:
     def facts(self) -> Any:
         return HOST
 
-    def uses(self, pids: Any) -> Any:
-        self.asked.append(("uses", tuple(pids)))
+    def uses(self, pids: Any = None) -> Any:
+        self.asked.append(("uses", pids if pids is None else tuple(pids)))
         return self.known.uses
 
     def memory_available(self, pid: int) -> int:
@@ -445,6 +445,7 @@ def test_facts_are_gathered_from_every_tool(tmp_path: Path) -> None:
     assert tools.asked == [
         ("look", (100, 110)),
         ("uses", (100, 110)),
+        ("uses", None),
         ("memory", 100),
         ("memory", 110),
         ("free", tmp_path),

@@ -1,0 +1,153 @@
+"""gpuckpt rehearse: does it work for this job? It is tried in place, and the job goes on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuckpt.cli import describe, units
+from gpuckpt.cli.context import Application
+from gpuckpt.cli.options import (
+    FileLocks,
+    GhostLimit,
+    Ignore,
+    Keep,
+    Level,
+    LockTimeout,
+    Pid,
+    RealDump,
+    Scratch,
+    Settle,
+    Stay,
+    Tcp,
+)
+from gpuckpt.cli.page import Fields, Findings, Next, Outcome, Page, Timeline, Tone
+from gpuckpt.errors import UsageError
+from gpuckpt.model import TcpPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuckpt.cli.page import Block
+    from gpuckpt.flow.request import DumpResult, RehearseResult
+
+_PARTS = ("lock", "gpu-out", "stay", "gpu-in")
+
+
+def rehearse(
+    app: Application,
+    pid: Pid,
+    *,
+    stay: Stay = 0.0,
+    dump: RealDump = False,
+    output: Scratch = None,
+    keep: Keep = False,
+    settle: Settle = 1.0,
+    lock_timeout: LockTimeout = 30.0,
+    level: Level = 1,
+    tcp: Tcp = "none",
+    file_locks: FileLocks = False,
+    ghost_limit: GhostLimit = 1 << 30,
+    ignore: Ignore = None,
+) -> int:
+    """Try whether a job can be dumped, in place: it goes on afterwards.
+
+    The driver takes the GPU state away and gives it back; with --dump a real dump is made in
+    between, checked and removed. The job stands still meanwhile. Giving the state back is the
+    risky half: if it fails the job stays suspended, nothing is ended, and `gpuckpt repair` goes
+    on from there.
+    """
+    from gpuckpt.flow.rehearse import rehearse as act
+    from gpuckpt.flow.request import DumpRequest, RehearseRequest
+
+    if stay and dump:
+        raise UsageError("--stay and --dump do not go together", hint="A dump takes its own time.")
+    what = DumpRequest(
+        pid=pid,
+        output=output,
+        level=level,
+        lock_timeout=lock_timeout,
+        tcp=TcpPolicy(tcp),
+        file_locks=file_locks,
+        ghost_limit=ghost_limit,
+        ignore=frozenset(ignore or ()),
+    )
+    request = RehearseRequest(what, stay=stay, settle=settle, real=dump, keep=keep)
+    return app.show(outcome(act(app.tools, request, app.reporter, app.interrupts)))
+
+
+def outcome(result: RehearseResult) -> Outcome:
+    """Say how long the job stood still, what it would weigh, and whether it is as before."""
+    from gpuckpt.flow.rehearse import verdict
+
+    error = verdict(result)
+    blocks: list[Block] = [Fields(tuple(_rows(result)))]
+    if found := (*result.wrong, *result.findings):
+        blocks.append(Findings(found))
+    blocks.append(Timeline("how it went", result.receipt))
+    if error is None:
+        blocks.append(Next((describe.command_line("gpuckpt", "dump", str(result.pid)),)))
+    title, tone = "rehearsed, and the job goes on as before", Tone.GOOD
+    if error is not None:
+        title, tone = "rehearsed, and the job is not as before", Tone.BAD
+    return Outcome(
+        payload=_payload(result), page=Page(title, tone, tuple(blocks)), quiet="", error=error
+    )
+
+
+def _rows(result: RehearseResult) -> Iterator[tuple[str, str]]:
+    number = units.count(len(result.pids), "process", "processes")
+    yield "job", f"pid {result.pid} ({number}, {len(result.cuda_pids)} on the GPU)"
+    parts = ", ".join(
+        f"{phase.name} {units.seconds(phase.seconds)}"
+        for phase in result.receipt.phases
+        if phase.name in _PARTS
+    )
+    yield "pause", units.seconds(result.pause) + (f" ({parts})" if parts else "")
+    if result.gpu_bytes:
+        yield "gpu", f"{units.size(result.gpu_bytes)} went and came back"
+    yield from _weight(result)
+    yield "back", _back(result)
+
+
+def _weight(result: RehearseResult) -> Iterator[tuple[str, str]]:
+    dumped = result.dumped
+    if dumped is None:
+        yield "image", f"about {units.size(result.image_bytes)} before compression"
+        return
+    rate = _rate(dumped)
+    yield "image", describe.sizes(dumped.manifest) + (f", {rate}" if rate else "")
+    yield "checked", "every byte" + (f", kept as {result.kept}" if result.kept else ", removed")
+
+
+def _rate(dumped: DumpResult) -> str:
+    stream = next((one for one in dumped.receipt.phases if one.name == "stream"), None)
+    return units.rate(stream.bytes, stream.seconds) if stream is not None else ""
+
+
+def _back(result: RehearseResult) -> str:
+    moved, moves = result.moving
+    if moves:
+        moving = "it moves"
+    else:
+        moving = "it stands still" if moved else "it was idle before and is so now"
+    same = "as before" if not result.wrong else "not as before, see below"
+    return f"alive, {same}; {moving}"
+
+
+def _payload(result: RehearseResult) -> dict[str, object]:
+    return {
+        "root_pid": result.pid,
+        "pids": result.pids,
+        "cuda_pids": result.cuda_pids,
+        "gpu_bytes": result.gpu_bytes,
+        "pause": result.pause,
+        "stay": result.stay,
+        "image_bytes": result.image_bytes,
+        "totals": result.dumped.manifest.totals if result.dumped is not None else None,
+        "image": result.kept,
+        "moved_before": result.moving[0],
+        "moves_now": result.moving[1],
+        "wrong": result.wrong,
+        "findings": result.findings,
+        "receipt": result.receipt,
+    }

@@ -1,0 +1,194 @@
+"""rehearse: take a job's GPU state away and give it back in place, to know that both work.
+
+The same steps as a dump's, with the same undo, journal and dead man's switch. With a real dump
+the image goes to a scratch place, is checked to the last byte, and the job goes on from memory.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpuckpt.errors import GpuckptError, NothingToRehearse, RehearsalFailed
+from gpuckpt.flow.dump import dump
+from gpuckpt.flow.look import Sight, look, output_path
+from gpuckpt.flow.operation import Operation
+from gpuckpt.flow.recover import recover
+from gpuckpt.flow.request import RehearseRequest, RehearseResult
+from gpuckpt.flow.sameness import Watch
+from gpuckpt.flow.taking import Taking
+from gpuckpt.flow.tasks import check_target
+from gpuckpt.flow.verify import verify
+from gpuckpt.image.store import Image
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpuckpt.events import Reporter
+    from gpuckpt.flow.interrupts import Interrupts
+    from gpuckpt.flow.request import DumpRequest, DumpResult
+    from gpuckpt.flow.toolbox import Toolbox
+    from gpuckpt.flow.verify import VerifyResult
+
+RISK = (
+    "giving the GPU state back is the risky half of a rehearsal: if the driver fails there, the "
+    "job stays suspended; nothing is ended, and `gpuckpt repair` goes on from there"
+)
+LABEL = {"rehearsal": "yes"}
+POLL_SECONDS = 0.05
+
+
+def rehearse(
+    tools: Toolbox, request: RehearseRequest, reporter: Reporter, interrupts: Interrupts
+) -> RehearseResult:
+    """Suspend a job and let it go on; with `real`, dump it and let it go on.
+
+    Raises:
+        HostUnfit, ProcessUnfit: refused; nothing was touched.
+        GpuStepFailed, DumpFailed, Interrupted: failed, and everything was put back.
+        RehearsalFailed: the image that was written is damaged; the job runs.
+        UndoIncomplete: something could not be put back; the journal keeps what it was.
+    """
+    check_target(tools, request.what.pid)
+    if request.real:
+        return _with_dump(tools, request, reporter, interrupts)
+    operation = Operation.begin("rehearse", tools, reporter, interrupts)
+    what = replace(request.what, rehearsal=True)
+    with operation.record.phase("look", f"process {what.pid}"):
+        recover(operation)
+        sight = look(tools, what, image=False)
+        sight.refuse()
+        if not sight.cuda:
+            raise NothingToRehearse(
+                f"no process of the tree of process {what.pid} uses CUDA, so there is nothing to "
+                "take away and give back",
+                hint="With --dump the dump itself is rehearsed.",
+            )
+        watch = Watch(tools, what.pid, interrupts)
+    return _in_place(operation, request, sight, watch)
+
+
+def _in_place(
+    operation: Operation, request: RehearseRequest, sight: Sight, watch: Watch
+) -> RehearseResult:
+    record = operation.record
+    record.reporter.note(RISK)
+    taking = Taking(operation, sight)
+    try:
+        with record.phase("prepare", "driver helpers"):
+            taking.open()
+        taking.take_gpu(request.what.lock_timeout)
+        if request.stay:
+            with record.phase("stay", f"{request.stay:g} s without the GPU"):
+                _stay(request.stay, operation.interrupts)
+        taking.give_back()
+        pause = record.now - taking.frozen_from
+        taking.let_go()
+    except BaseException as why:
+        taking.put_back(why)
+        raise
+    with record.phase("settle", f"watching for {request.settle:g} s", stoppable=False):
+        wrong = watch.afterwards(request.settle)
+    return RehearseResult(
+        pid=request.what.pid,
+        pids=sight.tree.pids,
+        cuda_pids=tuple(taking.cuda.pids),
+        gpu_bytes=taking.cuda.bytes,
+        image_bytes=sight.facts.image_bytes,
+        pause=pause,
+        stay=request.stay,
+        moving=(watch.moved, watch.moves),
+        receipt=record.receipt(),
+        findings=tuple(one for one in sight.findings if not one.blocks),
+        wrong=tuple(wrong),
+    )
+
+
+def _stay(seconds: float, interrupts: Interrupts) -> None:
+    ends = time.monotonic() + seconds
+    while (left := ends - time.monotonic()) > 0:
+        interrupts.check()
+        time.sleep(min(POLL_SECONDS, left))
+
+
+def _with_dump(
+    tools: Toolbox, request: RehearseRequest, reporter: Reporter, interrupts: Interrupts
+) -> RehearseResult:
+    """Make a real dump that leaves the job running, and look at what came of it."""
+    with reporter.step("watch", "what the job does undisturbed"):
+        watch = Watch(tools, request.what.pid, interrupts)
+    if watch.before.states:
+        reporter.note(RISK)
+    result = dump(tools, _scratch(tools, request.what), reporter, interrupts)
+    kept: Path | None = result.image
+    try:
+        with reporter.step("settle", f"watching for {request.settle:g} s"):
+            wrong = watch.afterwards(request.settle)
+        _check(result, verify(result.image, reporter, interrupts))
+    except RehearsalFailed:
+        raise  # the image is the evidence
+    except BaseException:
+        _remove(result, reporter)
+        raise
+    if not request.keep:
+        _remove(result, reporter)
+        kept = None
+    return RehearseResult(
+        pid=request.what.pid,
+        pids=tuple(process.pid for process in result.manifest.tree),
+        cuda_pids=tuple(result.manifest.cuda),
+        gpu_bytes=watch.before.gpu_bytes,
+        image_bytes=result.manifest.totals.raw,
+        pause=result.pause,
+        stay=0.0,
+        moving=(watch.moved, watch.moves),
+        receipt=result.receipt,
+        findings=result.findings,
+        wrong=tuple(wrong),
+        dumped=result,
+        kept=kept,
+    )
+
+
+def _scratch(tools: Toolbox, what: DumpRequest) -> DumpRequest:
+    """Return the dump to be made: beside where a real one would go, and labelled."""
+    output = what.output
+    if output is None:
+        beside = output_path(None, check_target(tools, what.pid))
+        output = beside.with_suffix(f".rehearsal{beside.suffix}")
+    labels = {**what.labels, **LABEL}
+    return replace(what, output=output, leave_running=True, rehearsal=True, labels=labels)
+
+
+def _check(result: DumpResult, verified: VerifyResult) -> None:
+    if verified.damage:
+        first = verified.damage[0]
+        raise RehearsalFailed(
+            f"the job runs on, but the image {result.image} is not as it was written: {first}",
+            hint="Look at the disk (dmesg); the image was kept. Remove it when you are done.",
+        )
+
+
+def _remove(result: DumpResult, reporter: Reporter) -> None:
+    """Remove the image of a rehearsal, and nothing else that has its name by now."""
+    try:
+        with Image.open(result.image) as image:
+            mine = image.manifest.image_id == result.manifest.image_id
+        if mine:
+            shutil.rmtree(result.image)
+    except (GpuckptError, OSError) as why:
+        reporter.warn(f"the scratch image {result.image} could not be removed: {why}")
+
+
+def verdict(result: RehearseResult) -> RehearsalFailed | None:
+    """Return the error that what is wrong amounts to, None if the job came back as it was."""
+    wrong = [one for one in result.wrong if one.blocks]
+    if not wrong:
+        return None
+    return RehearsalFailed(
+        f"the job was given everything back and is not as before: {wrong[0].reason}",
+        findings=wrong,
+        hint="Do not dump this kind of job before the cause is known.",
+    )

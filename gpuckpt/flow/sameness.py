@@ -1,0 +1,157 @@
+"""Whether a job that was suspended in place came back as it was: seen before, seen afterwards."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpuckpt.errors import GpuckptError
+from gpuckpt.flow.gpu import states_of
+from gpuckpt.model import CudaState, blocker, warning
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from gpuckpt.flow.interrupts import Interrupts
+    from gpuckpt.flow.toolbox import Toolbox
+    from gpuckpt.model import Finding, GpuUse, Process
+
+# the CPU time of a process is counted in ticks of 10 ms: a job that does little needs a moment
+WATCH_SECONDS = 0.5
+PROGRESS_SECONDS = 10.0
+POLL_SECONDS = 0.05
+# NVML's figure for a process moves by the driver's own bookkeeping
+GPU_TOLERANCE = 0.9
+REMEDY = "Look at the job's own output; do not rely on dumps of this kind of job."
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A tree at one moment."""
+
+    processes: tuple[Process, ...]
+    states: Mapping[int, CudaState]
+    uses: tuple[GpuUse, ...]
+
+    @property
+    def ticks(self) -> int:
+        """The CPU time that all processes together have used so far."""
+        return sum(process.cpu_ticks for process in self.processes)
+
+    @property
+    def cuda_pids(self) -> tuple[int, ...]:
+        """The processes that have CUDA in them."""
+        return tuple(process.pid for process in self.processes if process.pid in self.states)
+
+    @property
+    def gpu_bytes(self) -> int:
+        """What they hold on all GPUs together."""
+        return sum(use.bytes for use in self.uses)
+
+
+class Watch:
+    """One job under observation, from before to after."""
+
+    def __init__(self, tools: Toolbox, pid: int, interrupts: Interrupts) -> None:
+        """Look at the job for a moment, to know what it does when nobody disturbs it."""
+        self._tools = tools
+        self._interrupts = interrupts
+        self.before = see(tools, pid)
+        self.moved = self._moves(self.before, WATCH_SECONDS)
+        self.moves = False
+
+    def afterwards(self, settle: float) -> list[Finding]:
+        """Watch the job for `settle` seconds and return what is not as it was, the worst first.
+
+        A job that used the CPU before has to do so again, for which it gets longer if need be.
+        """
+        now = see(self._tools, self.before.processes[0].pid)
+        self._wait(settle)
+        patience = PROGRESS_SECONDS if self.moved else 0.0
+        self.moves = self._moves(now, patience)
+        now = see(self._tools, self.before.processes[0].pid)
+        found = [*_gone(self.before, now), *_gpu(self.before, now), *_threads(self.before, now)]
+        if self.moved and not self.moves:
+            found.append(_stands_still(now))
+        return sorted(found, key=lambda one: not one.blocks)
+
+    def _moves(self, since: Seen, seconds: float) -> bool:
+        """Whether the job uses the CPU within `seconds`."""
+        ends = time.monotonic() + seconds
+        while True:
+            now = (self._tools.proc.process(one.pid) for one in since.processes)
+            if sum(one.cpu_ticks for one in now if one is not None) > since.ticks:
+                return True
+            if time.monotonic() >= ends:
+                return False
+            self._interrupts.check()
+            time.sleep(POLL_SECONDS)
+
+    def _wait(self, seconds: float) -> None:
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            self._interrupts.check()
+            time.sleep(POLL_SECONDS)
+
+
+def see(tools: Toolbox, pid: int) -> Seen:
+    """Look at a tree as it is now; a root that is gone gives no processes."""
+    try:
+        processes = tools.proc.tree(pid).processes
+    except GpuckptError:
+        return Seen((), {}, ())
+    states = states_of(tools, [process.pid for process in processes])
+    return Seen(processes, states, tools.nvidia.uses(sorted(states)) if states else ())
+
+
+def _gone(before: Seen, now: Seen) -> Iterator[Finding]:
+    """A plain child may have come to its end meanwhile, as it would have without us."""
+    present = {process.ref: process for process in now.processes}
+    for process in before.processes:
+        pid, found = process.pid, present.get(process.ref)
+        if found is None or found.zombie:
+            if pid in before.states or process is before.processes[0]:
+                yield _wrong("process-ended", f"Process {pid} ({process.command}) has ended.", pid)
+        elif found.state in {"T", "t"} and process.state not in {"T", "t"}:
+            yield _wrong("process-stopped", f"Process {pid} is stopped.", pid)
+
+
+def _gpu(before: Seen, now: Seen) -> Iterator[Finding]:
+    alive = {process.ref.pid for process in now.processes if not process.zombie}
+    for pid, state in before.states.items():
+        found = now.states.get(pid, CudaState.NONE)
+        if pid in alive and found is not state:
+            yield _wrong("gpu-state", f"Process {pid} was {state} and is {found} now.", pid)
+        had = sum(use.bytes for use in before.uses if use.pid == pid)
+        has = sum(use.bytes for use in now.uses if use.pid == pid)
+        if has and has < had * GPU_TOLERANCE:
+            reason = f"Process {pid} held {had >> 20} MiB of GPU memory and holds {has >> 20} now."
+            yield _wrong("gpu-memory", reason, pid)
+
+
+def _threads(before: Seen, now: Seen) -> Iterator[Finding]:
+    """Threads come and go in a job that runs, so this is only told."""
+    present = {process.ref: process for process in now.processes}
+    for process in before.processes:
+        found = present.get(process.ref)
+        lost = set(process.threads) - set(found.threads) if found is not None else set()
+        if lost:
+            yield warning(
+                "threads-ended",
+                f"pid {process.pid}",
+                f"Of {len(process.threads)} threads of process {process.pid}, "
+                f"{len(lost)} have ended since.",
+                "Threads that are no longer needed end in many jobs; look whether these were.",
+                process.pid,
+            )
+
+
+def _stands_still(now: Seen) -> Finding:
+    pid = now.processes[0].pid if now.processes else None
+    reason = f"The job used the CPU before and has not done so for {PROGRESS_SECONDS:g} s since."
+    return _wrong("no-progress", reason, pid)
+
+
+def _wrong(id_: str, reason: str, pid: int | None) -> Finding:
+    return blocker(id_, f"pid {pid}", reason, REMEDY, pid)
