@@ -86,12 +86,12 @@ P03 | gpu | A process is left half-alive                                      | 
 P04 | cpu | The dump is fine, the archive step fails                          | unit/image/test_image_stage.py::test_a_disk_that_fills_up_before_the_manifest faults/test_dump.py::test_every_call_of_a_dump
 P06 | cpu | Memory that everybody may read                                    | unit/image/test_image_stage.py::test_an_image_is_for_its_owner_only_whatever_the_umask unit/image/test_image_store.py::test_others_who_could_write_it unit/flow/test_plan_real.py::test_environment_names_are_read_and_values_are_not
 P09 | cpu | CRIU floods its log                                               | verdict: TODO words
-R01 | cpu | A pid or thread id is in use                                      | root/test_trouble.py::test_a_taken_pid_is_named
-R02 | cpu | A zombie has the pid                                              | verdict: TODO field
-R04 | cpu | A port is in use                                                  | flow/test_target.py::test_a_taken_port_is_refused_at_once_and_nothing_can_force_it
-R06 | cpu | A library of another build                                        | unit/image/test_image_compare.py::test_a_file_that_criu_would_refuse
-R07 | cpu | A file is missing on the target                                   | unit/image/test_image_compare.py::test_a_file_that_criu_would_refuse
-R08 | cpu | A file has another size                                           | root/test_trouble.py::test_a_changed_file_is_named unit/image/test_image_compare.py::test_a_log_that_grew_is_warned_of
+R01 | cpu | A pid or thread id is in use                                      | root/test_trouble.py::test_a_taken_pid_is_named field/test_target.py::test_who_has_the_numbers
+R02 | cpu | A zombie has the pid                                              | field/test_target.py::test_a_restore_that_failed_can_be_tried_again_at_once verdict: TODO field (a parent that does not wait)
+R04 | cpu | A port is in use                                                  | flow/test_target.py::test_a_taken_port_is_refused_at_once_and_nothing_can_force_it field/test_target.py::test_who_has_the_port
+R06 | cpu | A library of another build                                        | unit/image/test_image_compare.py::test_a_file_that_criu_would_refuse field/test_target.py::test_every_file_that_is_not_as_it_was
+R07 | cpu | A file is missing on the target                                   | unit/image/test_image_compare.py::test_a_file_that_criu_would_refuse field/test_target.py::test_every_file_that_is_not_as_it_was
+R08 | cpu | A file has another size                                           | root/test_trouble.py::test_a_changed_file_is_named unit/image/test_image_compare.py::test_a_log_that_grew_is_warned_of field/test_target.py::test_every_file_that_is_not_as_it_was field/test_target.py::test_a_log_that_grew_or_was_rotated_away
 R10 | cpu | No terminal to give the job                                       | root/test_jobs.py::test_a_job_on_a_terminal
 R11 | cpu | A semaphore's file is not on the target                           | verdict: TODO target
 R12 | cpu | The name for a ghost or remap file exists                         | unit/tools/test_criulog.py::test_known_failures_are_translated verdict: TODO target
@@ -101,8 +101,8 @@ R17 | cpu | Control groups                                                    | 
 R19 | cpu | Time namespaces                                                   | verdict: TODO field
 R20 | cpu | Privilege that only the restore misses                            | verdict: TODO target
 R21 | cpu | Two restores at the same moment                                   | verdict: TODO field
-R22 | cpu | What was chosen at the dump is asked otherwise at the restore     | verdict: TODO field
-R23 | cpu | Half of the image was copied                                      | unit/image/test_image_store.py::test_every_bad_file_is_named_at_once unit/image/test_image_check.py::test_all_damage_is_found_at_once_and_named
+R22 | cpu | What was chosen at the dump is asked otherwise at the restore     | field/test_target.py::test_a_dump_s_choices_are_not_made_again
+R23 | cpu | Half of the image was copied                                      | unit/image/test_image_store.py::test_every_bad_file_is_named_at_once unit/image/test_image_check.py::test_all_damage_is_found_at_once_and_named field/test_target.py::test_half_a_copy_is_told_by_the_names_of_its_files
 R24 | cpu | Too little memory at the restore                                  | verdict: TODO target
 R25 | cpu | A restored task cannot be attached                                | verdict: TODO words
 R26 | gpu | Another driver on the target                                      | unit/image/test_image_compare.py::test_the_driver_must_be_the_same
