@@ -14,8 +14,8 @@ from typing import Final
 
 TABLE: Final = """
 C01 | cpu | A supervisor starts a second copy when the dump ends the job      | verdict: TODO world, target
-C02 | cpu | The step or unit is cleaned up although the job is back           | root/test_jobs.py::test_wait_ends_with_the_jobs_own_status root/test_jobs.py::test_wait_passes_signals_on
-C03 | cpu | Whose child a restored job is                                     | verdict: TODO field
+C02 | cpu | The step or unit is cleaned up although the job is back           | root/test_jobs.py::test_wait_ends_with_the_jobs_own_status root/test_jobs.py::test_wait_passes_signals_on field/test_return.py::test_in_the_group_of_the_restore
+C03 | cpu | Whose child a restored job is                                     | field/test_return.py::test_again_and_again root/test_jobs.py::test_wait_ends_with_the_jobs_own_status
 C04 | gpu | Hooks and mounts of the NVIDIA container stack                    | unit/flow/test_plan.py::test_a_container_is_named unit/tools/test_host.py::test_containers_are_recognised_by_their_groups
 C05 | cpu | Docker containers                                                 | unit/flow/test_plan.py::test_a_container_is_named unit/tools/test_host.py::test_containers_are_recognised_by_their_groups
 C07 | gpu | A server of many processes, few of them on the GPU                | unit/flow/test_jobs.py::test_the_root_of_a_job unit/flow/test_jobs.py::test_workers_of_one_launcher_are_one_job verdict: TODO plan (table of processes)
@@ -87,7 +87,7 @@ P04 | cpu | The dump is fine, the archive step fails                          | 
 P06 | cpu | Memory that everybody may read                                    | unit/image/test_image_stage.py::test_an_image_is_for_its_owner_only_whatever_the_umask unit/image/test_image_store.py::test_others_who_could_write_it unit/flow/test_plan_real.py::test_environment_names_are_read_and_values_are_not
 P09 | cpu | CRIU floods its log                                               | verdict: TODO words
 R01 | cpu | A pid or thread id is in use                                      | root/test_trouble.py::test_a_taken_pid_is_named field/test_target.py::test_who_has_the_numbers
-R02 | cpu | A zombie has the pid                                              | field/test_target.py::test_a_restore_that_failed_can_be_tried_again_at_once verdict: TODO field (a parent that does not wait)
+R02 | cpu | A zombie has the pid                                              | field/test_target.py::test_a_restore_that_failed_can_be_tried_again_at_once field/test_return.py::test_a_parent_that_does_not_wait_for_its_child
 R04 | cpu | A port is in use                                                  | flow/test_target.py::test_a_taken_port_is_refused_at_once_and_nothing_can_force_it field/test_target.py::test_who_has_the_port
 R06 | cpu | A library of another build                                        | unit/image/test_image_compare.py::test_a_file_that_criu_would_refuse field/test_target.py::test_every_file_that_is_not_as_it_was
 R07 | cpu | A file is missing on the target                                   | unit/image/test_image_compare.py::test_a_file_that_criu_would_refuse field/test_target.py::test_every_file_that_is_not_as_it_was
@@ -97,10 +97,10 @@ R11 | cpu | A semaphore's file is not on the target                           | 
 R12 | cpu | The name for a ghost or remap file exists                         | unit/tools/test_criulog.py::test_known_failures_are_translated verdict: TODO target
 R15 | cpu | An old CRIU and a newer C library                                 | root/test_install_criu.py::test_what_is_too_old_is_replaced root/test_command_line.py::test_the_doctor_tries_it_out
 R16 | cpu | Dumped by one CRIU, restored by another                           | unit/image/test_image_compare.py::test_only_an_older_criu_is_refused
-R17 | cpu | Control groups                                                    | verdict: TODO field
-R19 | cpu | Time namespaces                                                   | verdict: TODO field
+R17 | cpu | Control groups                                                    | field/test_return.py::test_in_the_group_of_the_restore
+R19 | cpu | Time namespaces                                                   | field/test_return.py::test_again_and_again
 R20 | cpu | Privilege that only the restore misses                            | verdict: TODO target
-R21 | cpu | Two restores at the same moment                                   | verdict: TODO field
+R21 | cpu | Two restores at the same moment                                   | field/test_return.py::test_several_at_the_same_moment
 R22 | cpu | What was chosen at the dump is asked otherwise at the restore     | field/test_target.py::test_a_dump_s_choices_are_not_made_again
 R23 | cpu | Half of the image was copied                                      | unit/image/test_image_store.py::test_every_bad_file_is_named_at_once unit/image/test_image_check.py::test_all_damage_is_found_at_once_and_named field/test_target.py::test_half_a_copy_is_told_by_the_names_of_its_files
 R24 | cpu | Too little memory at the restore                                  | verdict: TODO target
