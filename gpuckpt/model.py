@@ -247,7 +247,7 @@ class HostFacts:
 
     `memory_available` counts a cgroup limit; `missing_capabilities` are those a dump or a
     restore needs and this process lacks. `only_own` tells that it lacks CAP_SYS_RESOURCE, without
-    which nobody reads the limits of a process of another user.
+    which nobody reads the limits of a process of another user; `ptrace_scope` is Yama's, 0 without.
     """
 
     hostname: str
@@ -264,6 +264,7 @@ class HostFacts:
     euid: int
     missing_capabilities: tuple[str, ...] = ()
     only_own: bool = False
+    ptrace_scope: int = 0
 
 
 @dataclass(frozen=True, slots=True)

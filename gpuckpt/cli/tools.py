@@ -27,7 +27,7 @@ def real(state_dir: Path) -> Toolbox:
     runner = Runner()
     return Toolbox(
         proc=Proc(),
-        host=Host(),
+        host=Host(runner=runner),
         nvidia=Nvidia(),
         cuda=cuda.choose(runner),
         criu=LateCriu(runner),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gpuckpt.flow.toolbox import Toolbox
     from gpuckpt.model import Finding
     from gpuckpt.tools.look import Look
+    from gpuckpt.tools.units import Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,8 @@ class DumpFacts:
     made, `destination` its folder, `free_bytes` what that has room for. All are None if there is
     no destination yet, `free_bytes` also if it is not `writable`. `taken` tells that something has
     the image's name, `obstacles` tell what could not be looked at. `others` are processes outside
-    the tree that use its GPUs, with what they hold there.
+    the tree that use its GPUs, with what they hold there. `unit` is the systemd service that the
+    tree's root is in.
     """
 
     tree: Tree
@@ -63,6 +65,7 @@ class DumpFacts:
     state_writable: bool = True
     obstacles: tuple[Finding, ...] = ()
     others: tuple[tuple[Process, GpuUse], ...] = ()
+    unit: Unit | None = None
 
     @property
     def cuda_pids(self) -> tuple[int, ...]:
@@ -152,6 +155,7 @@ def gather(
         state_dir=tools.state_dir,
         state_writable=tools.host.writable(_existing(tools.state_dir)),
         obstacles=(*obstacles, *unseen),
+        unit=tools.host.unit(tree.root.pid),
     )
 
 

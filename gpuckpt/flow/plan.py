@@ -21,7 +21,18 @@ from gpuckpt.errors import (
     NotPrivileged,
     NotWritable,
 )
-from gpuckpt.flow.rules import files, gpu, kinds, peers, places, process, room
+from gpuckpt.flow.rules import (
+    files,
+    gpu,
+    host,
+    kinds,
+    peers,
+    places,
+    process,
+    room,
+    software,
+    supervisor,
+)
 from gpuckpt.model import Severity
 
 if TYPE_CHECKING:
@@ -38,6 +49,9 @@ RULES: Final[tuple[Rule, ...]] = (
     *files.RULES,
     *places.RULES,
     *peers.RULES,
+    *host.RULES,
+    *supervisor.RULES,
+    *software.RULES,
     *room.RULES,
 )
 

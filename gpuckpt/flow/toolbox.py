@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gpuckpt.tools.files import HostFile
     from gpuckpt.tools.look import Look
     from gpuckpt.tools.net import PortState
+    from gpuckpt.tools.units import Unit
 
 
 class ProcTool(Protocol):
@@ -86,6 +87,9 @@ class HostTool(Protocol):
 
     def facts(self) -> HostFacts:
         """Return what a manifest records and a restore compares."""
+
+    def unit(self, pid: int) -> Unit | None:
+        """Return the systemd service that a process is in, None if it is in none."""
 
     def memory_available(self, pid: int) -> int:
         """Return the bytes of memory a process can still get, its cgroup's limit counted."""

@@ -10,10 +10,13 @@ from typing import Final
 from gpuckpt.model import HostFacts
 from gpuckpt.tools.cgroups import Cgroups
 from gpuckpt.tools.procfs import kibibytes, parse_status, read, text
+from gpuckpt.tools.run import Runner
+from gpuckpt.tools.units import Unit, unit
 
 # What CRIU uses as root, by bit in <linux/capability.h>. CAP_SYS_RESOURCE is not among them:
 # CRIU 4.2 complains about its absence on virtual machines and works, but for other users' jobs.
 _SYS_RESOURCE: Final = 1 << 24
+_PTRACE_SCOPE: Final = "sys/kernel/yama/ptrace_scope"
 _CAPABILITIES: Final = {
     0: "CAP_CHOWN",
     1: "CAP_DAC_OVERRIDE",
@@ -32,10 +35,16 @@ _CAPABILITIES: Final = {
 class Host:
     """The host as seen by this process."""
 
-    def __init__(self, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> None:
+    def __init__(
+        self,
+        proc: Path = Path("/proc"),
+        sys: Path = Path("/sys"),
+        runner: Runner | None = None,
+    ) -> None:
         """Read from `proc` and `sys`: recorded folders serve as well as the real ones."""
         self._proc = proc
         self._sys = sys
+        self._runner = runner or Runner()
 
     def facts(self) -> HostFacts:
         """Return what a manifest records and a restore compares."""
@@ -60,7 +69,12 @@ class Host:
                 cap for bit, cap in _CAPABILITIES.items() if not held & 1 << bit
             ),
             only_own=not held & _SYS_RESOURCE,
+            ptrace_scope=int(text(self._read(self._proc / _PTRACE_SCOPE)) or 0),
         )
+
+    def unit(self, pid: int) -> Unit | None:
+        """Return the systemd service that a process is in, None if it is in none."""
+        return unit(self._runner, dict.fromkeys(Cgroups(self._proc).paths(pid).values()))
 
     def memory_available(self, pid: int) -> int:
         """Return the bytes of memory a process can still get, its cgroup's limit counted."""

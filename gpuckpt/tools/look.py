@@ -9,23 +9,29 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from gpuckpt.tools import threads
+from gpuckpt.tools.above import Above, above
 from gpuckpt.tools.cgroups import Cgroups
 from gpuckpt.tools.descriptors import Descriptor, descriptors
+from gpuckpt.tools.environment import Environment, environment
 from gpuckpt.tools.handles import LostWatch, Pidfd, lost_watches, pidfds
 from gpuckpt.tools.held import DeletedFile, DeviceNode, HeldLock, Terminal, held
 from gpuckpt.tools.mappings import Mapped, mappings
 from gpuckpt.tools.outside import OutsidePeer, OutsidePipe, outside
 from gpuckpt.tools.places import OddFile, mounts, odd_files
-from gpuckpt.tools.procfs import kibibytes, link, parse_status, read, stats, text
+from gpuckpt.tools.procfs import kibibytes, link, parse_status, read, stats
 from gpuckpt.tools.sockets import InetSocket, tcp_sockets
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from gpuckpt.model import Process, Tree
+    from gpuckpt.tools.threads import Thread
 
 NAMESPACES: Final = ("pid", "mnt", "net", "user", "uts", "ipc", "cgroup", "time")
+# what a process's children will get, where that can differ from its own
+_CHILDREN: Final = "time_for_children"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +40,11 @@ class Task:
 
     `namespaces` maps a kind to what identifies it; `tracers` are (thread, who traces it);
     `frozen` names the control group that holds it, `container` what it seems to run in;
-    `environment` has names only; `memory` is what the process holds in RAM beside files, in bytes,
+    `stuck` are threads that have not run for a while and cannot be interrupted, with the kernel's
+    function they wait in; `apart` those that do not share all with the first one; `seccomp` is the
+    strictest mode of any; `label` what the security module calls the process.
+    `environment` has names only, `settings` the values of a few known ones, both as they were when
+    the program started; `memory` is what the process holds in RAM beside files, in bytes,
     `shared_memory` the shared part of it; not `readable`: what it has open may not be looked at.
     """
 
@@ -43,7 +53,13 @@ class Task:
     tracers: tuple[tuple[int, int], ...] = ()
     frozen: str = ""
     container: str = ""
+    stuck: tuple[tuple[int, str], ...] = ()
+    apart: tuple[tuple[int, str], ...] = ()
+    thread_names: frozenset[str] = frozenset()
+    seccomp: int = 0
+    label: str = ""
     environment: frozenset[str] = frozenset()
+    settings: Mapping[str, str] = field(default_factory=dict)
     descriptors: tuple[Descriptor, ...] = ()
     mapped: tuple[Mapped, ...] = ()
     memory: int = 0
@@ -53,11 +69,16 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A tree and what ties it to the world outside."""
+    """A tree and what ties it to the world outside.
+
+    `above` are its ancestors, nearest first; `tracers` the names of those who trace any of it.
+    """
 
     tasks: tuple[Task, ...] = ()
     own_namespaces: Mapping[str, str] = field(default_factory=dict)
-    ancestors: tuple[str, ...] = ()
+    own_seccomp: int = 0
+    above: tuple[Above, ...] = ()
+    tracers: Mapping[int, str] = field(default_factory=dict)
     mps_running: bool = False
     tcp: tuple[InetSocket, ...] = ()
     pipes: tuple[OutsidePipe, ...] = ()
@@ -75,7 +96,12 @@ def look(root: Path, tree: Tree, ancestors: tuple[int, ...]) -> Look:
     """Look at all processes of a tree under the /proc at `root`; `ancestors` are those above it."""
     names = {one.pid: one.comm for one in stats(root)}
     groups = Cgroups(root)
-    tasks = tuple(_task(root, process, groups) for process in tree.processes)
+    crowd = {one.pid: _threads(root, one) for one in tree.processes}
+    sleepers = ((pid, one) for pid, found in crowd.items() for one in found if one.state == "D")
+    stuck = threads.stuck(root, sleepers)
+    tasks = tuple(
+        _task(root, one, groups, crowd[one.pid], stuck.get(one.pid, ())) for one in tree.processes
+    )
     everything = [(task.process, task.descriptors, task.mapped) for task in tasks]
     inodes = {fd.inode for task in tasks for fd in task.descriptors if fd.kind == "socket"}
     pipes, peers = outside(root, [(one.pid, fds) for one, fds, _ in everything], names)
@@ -88,7 +114,9 @@ def look(root: Path, tree: Tree, ancestors: tuple[int, ...]) -> Look:
     return Look(
         tasks=tasks,
         own_namespaces=own,
-        ancestors=tuple(names[pid] for pid in ancestors if pid in names),
+        own_seccomp=int(parse_status(read(f"{root}/self/status") or b"").get("Seccomp", "0")),
+        above=above(root, ancestors, names),
+        tracers={pid: names.get(pid, "?") for task in tasks for _, pid in task.tracers},
         mps_running=any(name.startswith("nvidia-cuda-mps") for name in names.values()),
         tcp=tcp_sockets(f"{root}/{tree.root.pid}", inodes) if inodes else (),
         pipes=pipes,
@@ -105,27 +133,45 @@ def look(root: Path, tree: Tree, ancestors: tuple[int, ...]) -> Look:
     )
 
 
-def _task(root: Path, process: Process, groups: Cgroups) -> Task:
+def _threads(root: Path, process: Process) -> tuple[Thread, ...]:
+    found = (threads.thread(f"{root}/{process.pid}", tid) for tid in process.threads)
+    return tuple(one for one in found if one is not None)
+
+
+def _task(
+    root: Path,
+    process: Process,
+    groups: Cgroups,
+    crowd: tuple[Thread, ...],
+    stuck: Iterable[Thread],
+) -> Task:
     folder = f"{root}/{process.pid}"
     opened: tuple[Descriptor, ...] = ()
     mapped: tuple[Mapped, ...] = ()
-    names: frozenset[str] = frozenset()
+    around = Environment()
     readable = True
     try:
         opened, mapped = descriptors(folder), mappings(folder)
-        names = _environment(read(f"{folder}/environ") or b"")
+        around = environment(read(f"{folder}/environ") or b"")
     except PermissionError:
         readable = process.zombie  # the kernel lets nobody look at a zombie, and nothing is there
     except OSError:  # environ of a process without memory of its own
-        names = frozenset()
+        around = Environment()
     status = parse_status(read(f"{folder}/status") or b"")
     return Task(
         process=process,
         namespaces=_namespaces(folder),
-        tracers=_tracers(folder, process),
+        # a tracer attaches to threads one by one
+        tracers=tuple((one.tid, one.tracer) for one in crowd if one.tracer),
         frozen=groups.frozen(process.pid),
         container=groups.container(process.pid),
-        environment=names,
+        stuck=tuple((one.tid, threads.waits_in(folder, one.tid)) for one in stuck),
+        apart=_apart(folder, process, readable=readable),
+        thread_names=frozenset(one.name for one in crowd),
+        seccomp=max((one.seccomp for one in crowd), default=0),
+        label=threads.label(folder),
+        environment=around.names,
+        settings=around.settings,
         descriptors=opened,
         mapped=mapped,
         memory=kibibytes(status, "RssAnon") + kibibytes(status, "RssShmem"),
@@ -134,23 +180,12 @@ def _task(root: Path, process: Process, groups: Cgroups) -> Task:
     )
 
 
+def _apart(folder: str, process: Process, *, readable: bool) -> tuple[tuple[int, str], ...]:
+    if process.state in {"Z", "X"} or not readable:
+        return ()  # a first thread that has ended has let go of everything
+    return threads.apart(folder, process.pid, process.threads)
+
+
 def _namespaces(folder: str) -> dict[str, str]:
-    found = ((kind, link(f"{folder}/ns/{kind}")) for kind in NAMESPACES)
+    found = ((kind, link(f"{folder}/ns/{kind}")) for kind in (*NAMESPACES, _CHILDREN))
     return {kind: name for kind, name in found if name is not None}
-
-
-def _tracers(folder: str, process: Process) -> tuple[tuple[int, int], ...]:
-    """A tracer attaches to threads one by one: the first thread alone proves nothing."""
-    found: list[tuple[int, int]] = []
-    for tid in process.threads:
-        status = read(f"{folder}/task/{tid}/status") or b""
-        _, _, rest = status.partition(b"\nTracerPid:")
-        tracer = int(rest.partition(b"\n")[0] or 0)
-        if tracer:
-            found.append((tid, tracer))
-    return tuple(found)
-
-
-def _environment(raw: bytes) -> frozenset[str]:
-    """Return the names alone: values are secrets and none of our business."""
-    return frozenset(text(entry.partition(b"=")[0]) for entry in raw.split(b"\0") if entry)

@@ -250,6 +250,9 @@ class _Host:
             euid=0,
         )
 
+    def unit(self, pid: int) -> None:  # noqa: ARG002 - see HostTool
+        return None
+
     def memory_available(self, pid: int) -> int:
         del pid
         return 60 * GIB

@@ -49,8 +49,11 @@ def lines_of(path: Path) -> list[str]:
     return path.read_text().split("\n")[:-1] if path.exists() else []
 
 
-def criu_dumps(known: DumpFacts, images: Path) -> bool:
-    """Dump a tree for real, leave it running, and say whether CRIU could."""
+def criu_dumps(known: DumpFacts, images: Path, *prefix: str, timeout: int = 5) -> bool:
+    """Dump a tree for real, leave it running, and say whether CRIU could.
+
+    `prefix` starts CRIU by another program, `timeout` is CRIU's for stopping all threads.
+    """
     images.mkdir()
     (images / "lib").mkdir()
     needs = known.needs
@@ -59,7 +62,8 @@ def criu_dumps(known: DumpFacts, images: Path) -> bool:
         *(["--file-locks"] if needs.file_locks else []),
         *(["--link-remap"] if needs.link_remap else []),
     ]
-    command = [os.environ["GPUCKPT_CRIU"], "dump", "--no-default-config", "-R", "--timeout", "5"]
+    command = [*prefix, os.environ["GPUCKPT_CRIU"], "dump", "--no-default-config", "-R"]
+    command += ["--timeout", str(timeout)]
     command += ["--manage-cgroups=ignore", "--libdir", str(images / "lib"), "-D", str(images)]
     command += ["-t", str(known.tree.root.pid), "-o", "log", *options]
     return subprocess.run(command, check=False, timeout=60, capture_output=True).returncode == 0

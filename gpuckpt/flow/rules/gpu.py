@@ -64,7 +64,7 @@ def persistence_off(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
 def mps(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
     """Clients of MPS share one server process, which is not in the tree."""
     remedy = "Run the job without MPS (unset CUDA_MPS_PIPE_DIRECTORY, or stop the MPS daemon)."
-    if any(_is_mps(name) for name in facts.look.ancestors):
+    if any(_is_mps(one.comm) for one in facts.look.above):
         why = "The tree runs below an MPS control process."
         yield blocker("mps", "nvidia-cuda-mps", why, remedy, facts.tree.root.pid)
     cuda = set(facts.cuda_pids)

@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 # the tree has to live in these together with us; CRIU 4.2.1 dumps a tree with its own uts, ipc or
 # cgroup namespace, but only if all its processes share one
 _WITH_US: Final = {"pid": "process", "mnt": "mount", "net": "network", "user": "user"}
-_TOGETHER: Final = {"uts": "host name", "ipc": "System V IPC", "cgroup": "cgroup"}
+_TOGETHER: Final = {
+    "uts": "host name",
+    "ipc": "System V IPC",
+    "cgroup": "cgroup",
+    "time": "time",  # every restored job lives in one of its own
+}
 
 
 def not_privileged(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
@@ -66,6 +71,17 @@ def namespaces(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
     for kind, word in _TOGETHER.items():
         root = facts.look.tasks[0].namespaces.get(kind) if facts.look.tasks else None
         yield from _others(facts, kind, word, root, "the tree's root")
+    for task in facts.look.tasks:
+        coming = task.namespaces.get("time_for_children")
+        if coming is not None and coming != task.namespaces.get("time"):
+            yield blocker(
+                "namespace-time",
+                coming,
+                "The process has another time namespace ready for its children, which CRIU cannot "
+                "dump.",
+                "Start the job without unshare --time, or dump the child that lives in it.",
+                task.process.pid,
+            )
 
 
 def _others(
@@ -104,8 +120,8 @@ def tracer(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
             yield blocker(
                 "tracer",
                 f"thread {tid}",
-                f"Process {who} traces it (a debugger, strace or a profiler).",
-                f"End or detach process {who} first.",
+                f"Process {who} ({facts.look.tracers.get(who, '?')}) traces it, and only one can.",
+                f"End or detach process {who} first: a debugger, strace or a profiler.",
                 task.process.pid,
             )
 
@@ -152,6 +168,71 @@ def dead_leader(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
             )
 
 
+def stuck(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """CRIU waits a minute in vain for a thread in uninterruptible sleep; so would the driver."""
+    for task in facts.look.tasks:
+        if task.frozen:
+            continue  # a group of version 1 holds its processes in this very state
+        for tid, where in task.stuck:
+            vfork = where == "kernel_clone"
+            yield blocker(
+                "stuck",
+                f"thread {tid}" + (f" in {where}" if where else ""),
+                "It waits for a child made by vfork to start its program, and cannot be stopped."
+                if vfork
+                else "It is in uninterruptible sleep and has not run for a while: a disk or a "
+                "network file system that does not answer, most often.",
+                "Try again when the child has gone on."
+                if vfork
+                else "Wait until it goes on (dmesg tells of hanging devices), then try again.",
+                task.process.pid,
+            )
+
+
+def thread_apart(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """CRIU 4.2.1 dumps what the first thread has, for all of them, and says nothing."""
+    for task in facts.look.tasks:
+        threads: dict[int, list[str]] = {}
+        for tid, what in task.apart:
+            threads.setdefault(tid, []).append(what)
+        for tid, own in threads.items():
+            yield blocker(
+                "thread-apart",
+                f"thread {tid}",
+                f"The thread has {', '.join(own)} of its own, which CRIU would lose in silence.",
+                "Let the job do without unshare and setns in single threads.",
+                task.process.pid,
+            )
+
+
+def confined(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """CRIU works from inside the process, where the process's own profile binds it."""
+    for task in facts.look.tasks:
+        if _binds(task.label):
+            yield blocker(
+                "confined",
+                task.label,
+                "A security profile confines the process and may forbid what CRIU does inside it; "
+                "a dump was seen to kill such a job.",
+                "Run the job unconfined, or try the dump with a small job under this profile and "
+                "then use --ignore confined.",
+                task.process.pid,
+            )
+            return  # one profile for a whole job is the rule
+
+
+def _binds(label: str) -> bool:
+    """Whether a label of AppArmor (NAME (MODE)) or SELinux (USER:ROLE:TYPE:LEVEL) confines."""
+    name, _, mode = label.partition(" ")
+    if not name or name == "unconfined" or mode in {"(complain)", "(unconfined)"}:
+        return False
+    parts = name.split(":")
+    # AppArmor's names of namespaces, :NAME://PROFILE, begin with a colon
+    if len(parts) > 2 and parts[0]:  # noqa: PLR2004 - at least user, role and type
+        return not (parts[2].startswith("unconfined_") or parts[2] == "kernel_t")
+    return True
+
+
 RULES: Final[tuple[Rule, ...]] = (
     not_privileged,
     foreign_limits,
@@ -160,4 +241,7 @@ RULES: Final[tuple[Rule, ...]] = (
     stopped,
     frozen,
     dead_leader,
+    stuck,
+    thread_apart,
+    confined,
 )

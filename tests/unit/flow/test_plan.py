@@ -13,6 +13,7 @@ from gpuckpt.flow.facts import DumpNeeds, gather
 from gpuckpt.flow.plan import judge_dump, refusal
 from gpuckpt.flow.rules.rule import DumpChoices, size
 from gpuckpt.model import CudaState, Finding, GpuUse, NvidiaFacts, Severity, TcpPolicy
+from gpuckpt.tools.above import Above
 from gpuckpt.tools.descriptors import Descriptor
 from gpuckpt.tools.held import DeletedFile, DeviceNode, HeldLock, Terminal
 from gpuckpt.tools.outside import Holder, OutsidePeer, OutsidePipe
@@ -226,7 +227,9 @@ def test_mps_clients_and_servers() -> None:
     server = Holder(9, "nvidia-cuda-mps")
     peer = OutsidePeer(110, 8, 5, "stream", "@mps", server)
     assert ("mps", BLOCKER, 110) in mps(tasks=(task(cuda),), peers=(peer,))
-    assert mps(ancestors=("bash", "nvidia-cuda-mps"), tasks=()) == [("mps", BLOCKER, 100)]
+    assert mps(above=(Above(60, "bash"), Above(50, "nvidia-cuda-mps")), tasks=()) == [
+        ("mps", BLOCKER, 100)
+    ]
     own = task(process(100, comm="nvidia-cuda-mps"))
     assert mps(tasks=(own,)) == [("mps", BLOCKER, 100)]
     assert ids(facts(look={"tasks": (named,), "mps_running": True})) == []
@@ -424,6 +427,9 @@ class _Tools:
         self.asked.append(("uses", pids if pids is None else tuple(pids)))
         return self.known.uses
 
+    def unit(self, pid: int) -> None:
+        self.asked.append(("unit", pid))
+
     def memory_available(self, pid: int) -> int:
         self.asked.append(("memory", pid))
         return pid * GIB
@@ -449,6 +455,7 @@ def test_facts_are_gathered_from_every_tool(tmp_path: Path) -> None:
         ("memory", 100),
         ("memory", 110),
         ("free", tmp_path),
+        ("unit", 100),
     ]
     assert (found.taken, found.state_writable, found.obstacles) == (False, True, ())
     tools.told = {}

@@ -1,0 +1,51 @@
+"""A process's environment, as it was when the program started: names, and the values of a few.
+
+Values are secrets and none of our business, but for the settings listed here: how libraries are
+to behave, and which rank of how many a process is. They are looked at to judge a dump and never
+written to an image, a journal or a log. What a program sets for itself later is not seen.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from gpuckpt.tools.procfs import text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# the whole list of variables whose values are looked at
+SETTINGS: Final = re.compile(
+    r"NCCL_(P2P|CUMEM|CUMEM_HOST|NVLS|SHM|IB|MNNVL)_(DISABLE|ENABLE|LEVEL)"
+    r"|TORCH_NCCL_(HEARTBEAT_TIMEOUT_SEC|ENABLE_MONITORING)"
+    r"|CUDA_VISIBLE_DEVICES|CUDA_MPS_PIPE_DIRECTORY|(CUDA|NVTX)_INJECTION(32|64)_PATH"
+    r"|TF_FORCE_UNIFIED_MEMORY|UCX_TLS|UV_USE_IO_URING"
+    r"|(LOCAL_)?WORLD_SIZE|(LOCAL_|GROUP_)?RANK|MASTER_ADDR"
+    r"|OMPI_COMM_WORLD_(LOCAL_)?(SIZE|RANK)|PMI_(SIZE|RANK)"
+    r"|VIRTUAL_ENV|CONDA_PREFIX"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """All names, and the values of those that are settings."""
+
+    names: frozenset[str] = frozenset()
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+def environment(raw: bytes) -> Environment:
+    """Read an environ file; of a name that is there twice the first counts, as with getenv."""
+    names: set[str] = set()
+    settings: dict[str, str] = {}
+    for entry in raw.split(b"\0"):
+        name, equals, value = entry.partition(b"=")
+        word = text(name)
+        if not equals or not word:
+            continue
+        names.add(word)
+        if SETTINGS.fullmatch(word):
+            settings.setdefault(word, text(value))
+    return Environment(frozenset(names), settings)

@@ -1,0 +1,111 @@
+"""What the plan says of processes and their surroundings, and that CRIU says the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuckpt.tools.proc import Proc
+from tests.root.harness import criu_dumps
+from tests.targets import facts, findings, target, wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.root
+
+C = "import ctypes, os, threading, time; c = ctypes.CDLL(None, use_errno=True)\n"
+FILTER = C + (
+    "import struct; c.prctl(38, 1, 0, 0, 0)\n"
+    "b = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0x7fff0000), 8)\n"
+    "p = ctypes.create_string_buffer(struct.pack('HxxxxxxP', 1, ctypes.addressof(b)), 16)\n"
+    "assert c.prctl(22, 2, p, 0, 0) == 0\n"
+)
+# before a filter is set: there is no way from one mode to the other
+STRICT = C + (
+    "if os.fork() == 0:\n"
+    " b = ctypes.create_string_buffer(1); r, w = os.pipe(); c.prctl(22, 1, 0, 0, 0)\n"
+    " c.read(r, b, 1)\n"
+)
+VFORK = C + "if os.fork() == 0:\n v = c.syscall(58)\n while v == 0: c.sleep(100)\n"
+# in a thread of its own, so that the first thread keeps what it has
+FOLDER = C + (
+    "def own():\n"
+    " assert c.unshare(0x200) == 0; os.chdir('/usr')\n"
+    " while 1:\n"
+    "  open('{log}', 'w').write(os.getcwd()); time.sleep(0.05)\n"
+    "threading.Thread(target=own, daemon=True).start(); time.sleep(0.2)\n"
+)
+
+
+def test_processes_with_habits_are_dumped(tmp_path: Path) -> None:
+    """Filters, strict mode, other users' threads, death signals, a changed root."""
+    more = (
+        "threading.Thread(target=lambda: (c.syscall(117, 65534, 65534, 65534), time.sleep(600)),"
+        " daemon=True).start()\n"
+        "c.prctl(1, 15); c.mlockall(1); c.prctl(36, 1); os.chroot('/')\n"
+    )
+    with target(tmp_path, STRICT + FILTER + more) as pid:
+        wait_until(lambda: {one.seccomp for one in facts(pid).look.tasks} == {1, 2})
+        assert findings(pid) == ()
+        assert criu_dumps(facts(pid), tmp_path / "images")
+        # a CRIU that is filtered itself may not suspend the filters of others
+        under = (sys.executable, "-c", FILTER + "import sys; os.execv(sys.argv[1], sys.argv[1:])")
+        assert not criu_dumps(facts(pid), tmp_path / "filtered", *under)
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [(VFORK, "stuck"), (C + "assert c.unshare(0x80) == 0", "namespace-time")],
+    ids=["vfork", "time"],
+)
+def test_processes_that_criu_refuses(tmp_path: Path, code: str, name: str) -> None:
+    with target(tmp_path, code) as pid:
+        wait_until(lambda: {one.id for one in findings(pid)} == {name})
+        assert not criu_dumps(facts(pid), tmp_path / "images", timeout=1)
+
+
+def test_a_thread_with_a_folder_of_its_own_loses_it(tmp_path: Path) -> None:
+    """CRIU reports success on both sides; only the plan tells."""
+    log = tmp_path / "folder"
+    with target(tmp_path, FOLDER.format(log=log)) as pid:
+        wait_until(lambda: log.exists() and log.read_text() == "/usr")
+        (found,) = findings(pid)
+        assert (found.id, found.pid) == ("thread-apart", pid)
+        assert found.object != f"thread {pid}"
+        images = tmp_path / "images"
+        (images / "lib").mkdir(parents=True)
+        criu(images, "dump", "-t", str(pid))
+        os.waitpid(pid, 0)
+        log.unlink()
+        criu(images, "restore", "-d")
+        wait_until(lambda: log.exists() and log.read_text() == str(tmp_path))
+
+
+def criu(images: Path, verb: str, *more: str) -> None:
+    command = [os.environ["GPUCKPT_CRIU"], verb, "--no-default-config", "-D", str(images), *more]
+    command += ["--manage-cgroups=ignore", "--libdir", str(images / "lib")]
+    subprocess.run(command, check=True, timeout=60, capture_output=True)
+
+
+def test_a_shell_that_starts_another_copy(tmp_path: Path) -> None:
+    script = tmp_path / "again.sh"
+    script.write_text("while true; do sleep 600; done\n")
+    with target(tmp_path, f"import subprocess; subprocess.Popen(['sh', '{script}'])") as pid:
+        wait_until(lambda: len(Proc().tree(pid).pids) == 3)
+        _, shell, job = Proc().tree(pid).pids
+        # found waiting once the child has started its program
+        wait_until(lambda: [one.id for one in findings(job)] == ["supervised"])
+        (found,) = findings(job)
+        assert found.blocks
+        assert found.object.startswith(f"process {shell} sh /")
+        assert "supervised" not in {one.id for one in findings(job, leave_running=True)}
+        assert findings(shell) == ()
+        # in this order, or there would be one copy more
+        os.kill(shell, signal.SIGKILL)
+        os.kill(job, signal.SIGKILL)
