@@ -63,6 +63,9 @@ IGNORABLE: Final[dict[str, str]] = {
     "memory-host": "there is swap, or memory will be free in time",
     "gpu-shared": "whoever else uses the GPU takes no more of its memory meanwhile",
     "pipe-outside": "the job does without whoever reads its output",
+    "supervised": "whoever watches the job is known to do nothing when it goes",
+    "confined": "a small job under the same profile was dumped and restored",
+    "jupyter-kernel": "the kernel is known to live on without its server",
 }
 
 
@@ -83,6 +86,8 @@ _HOST: Final[dict[str, type[GpuckptError]]] = {
     "criu-too-old": CriuTooOld,
     "criu-broken": CriuBroken,
     "not-privileged": NotPrivileged,
+    "ptrace-forbidden": HostUnfit,
+    "own-seccomp": NotPrivileged,
     "driver-unfit": DriverUnfit,
     "driver-too-old": DriverUnfit,
     "mig": DriverUnfit,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 TABLE: Final = """
-C01 | cpu | A supervisor starts a second copy when the dump ends the job      | verdict: TODO world, target
+C01 | cpu | A supervisor starts a second copy when the dump ends the job      | root/test_plan_world.py::test_a_shell_that_starts_another_copy unit/flow/test_plan_world.py::test_who_watches unit/flow/test_plan_world.py::test_units_of_systemd verdict: TODO target (a second copy after the restore)
 C02 | cpu | The step or unit is cleaned up although the job is back           | root/test_jobs.py::test_wait_ends_with_the_jobs_own_status root/test_jobs.py::test_wait_passes_signals_on field/test_return.py::test_in_the_group_of_the_restore
 C03 | cpu | Whose child a restored job is                                     | field/test_return.py::test_again_and_again root/test_jobs.py::test_wait_ends_with_the_jobs_own_status
 C04 | gpu | Hooks and mounts of the NVIDIA container stack                    | unit/flow/test_plan.py::test_a_container_is_named unit/tools/test_host.py::test_containers_are_recognised_by_their_groups
@@ -31,7 +31,7 @@ D10 | cpu | Output goes to the journal or a display server                    | 
 D11 | cpu | POSIX semaphores in /dev/shm                                      | root/test_plan_root.py::test_posix_semaphores_need_a_link
 D14 | cpu | Descriptors CRIU has no code for                                  | root/test_plan_root.py::test_a_device_that_criu_does_not_know root/test_kinds.py::test_refused_as_criu_would root/test_kinds.py::test_what_criu_brings_back_is_let_through unit/flow/test_plan_places.py::test_a_kind_that_nobody_has_met_is_refused
 D16 | cpu | Not a session leader                                              | root/test_jobs.py::test_a_job_on_a_terminal unit/flow/test_plan_real.py::test_a_job_of_a_shell
-D17 | cpu | A pane of tmux or screen                                          | verdict: TODO world
+D17 | cpu | A pane of tmux or screen                                          | unit/flow/test_plan_world.py::test_who_watches unit/flow/test_plan.py::test_terminals_warn_once
 D18 | cpu | A debugger holds one of the threads                               | root/test_plan_root.py::test_threads_are_checked_for_tracers
 D20 | cpu | Nested pid namespace                                              | root/test_plan_root.py::test_a_nested_pid_namespace
 D21 | cpu | Another mount namespace                                           | root/test_plan_root.py::test_namespaces_of_its_own[-m-mnt]
@@ -42,7 +42,7 @@ D26 | cpu | The vDSO of a newer kernel                                        | 
 D27 | cpu | Not root                                                          | unit/flow/test_plan.py::test_a_missing_capability_is_named root/test_command_line.py::test_the_doctor_tells_all_that_is_missing
 D28 | cpu | An "Error" line that is none                                      | unit/tools/test_criulog.py::test_known_failures_are_translated
 D30 | cpu | A wrapper's exit code                                             | verdict: TODO field
-D32 | cpu | AppArmor or SELinux blocks the injected code                      | verdict: TODO world
+D32 | cpu | AppArmor or SELinux blocks the injected code                      | unit/flow/test_plan_world.py::test_security_labels verdict: No security module where the tests run, so it is shown on recorded labels.
 G01 | gpu | NVML leftovers on old drivers                                     | unit/flow/test_plan.py::test_drivers_that_are_too_old unit/flow/test_plan.py::test_gpu_files_without_cuda flow/test_dump.py::test_a_device_left_open_ends_the_dump_by_name
 G02 | gpu | The lock kills a process that unloaded NVML                       | unit/tools/test_cuda.py::test_a_process_that_the_lock_kills_is_not_called_a_timeout root/test_fake_gpu.py::test_a_job_that_the_driver_killed_is_not_called_running
 G03 | gpu | Managed memory                                                    | gpu/test_dump.py::test_managed_memory_is_refused gpu/test_cuda.py::test_managed_memory_is_refused_and_the_job_runs_on
@@ -110,13 +110,13 @@ S01 | cpu | A flipped bit restores as if fine                                 | 
 S02 | cpu | A short page file makes CRIU spin                                 | root/test_trouble.py::test_a_pages_file_cut_short_is_refused_before_criu_starts
 S03 | cpu | Output went into a pipe of somebody outside                       | unit/flow/test_plan_real.py::test_output_into_our_pipe unit/flow/test_plan.py::test_pipes_to_the_outside
 S05 | cpu | The virtual environment is missing                                | verdict: TODO target
-S07 | cpu | Jupyter kernel                                                    | verdict: TODO world
+S07 | cpu | Jupyter kernel                                                    | unit/flow/test_plan_world.py::test_jupyter_kernels_alone
 S08 | cpu | Restored, then dies                                               | verdict: TODO field
 S09 | cpu | Two copies run at once                                            | root/test_trouble.py::test_a_taken_pid_is_named verdict: TODO target
 S11 | cpu | Stale identity inside the process                                 | verdict: TODO world
 S12 | cpu | A "kept" connection whose peer was told it is closed              | root/test_trouble.py::test_connections_live_through_a_dump_that_fails verdict: TODO files, target
 S13 | cpu | The look afterwards measures the wrong thing                      | verdict: TODO field
-S14 | cpu | Output written after the checkpoint                               | verdict: TODO world
+S14 | cpu | Output written after the checkpoint                               | unit/flow/test_plan_world.py::test_outputs_of_a_job_that_goes_on
 """
 
 MARKS: Final = {"cpu": "cpu-reproducible", "gpu": "gpu-only"}
