@@ -30,6 +30,7 @@ from gpuckpt.image.pack import Packer
 from gpuckpt.image.reread import reread
 from gpuckpt.image.stage import Stage
 from gpuckpt.tools.criu import DUMP_LOG, DumpRun, deadline
+from gpuckpt.tools.criunames import seen
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -126,6 +127,7 @@ class _Dump:
                 leave_running=self.request.leave_running,
                 stop_fd=self.interrupts.fd,
                 deadline=deadline(size),
+                names=lambda: seen(sight.facts.look),
             )
             try:
                 self.tools.criu.dump(run)

@@ -31,6 +31,7 @@ from gpuckpt.image.store import Image
 from gpuckpt.image.unpack import Unpacker
 from gpuckpt.model import CudaState, Finding, ProcessRef
 from gpuckpt.tools.criu import CriuOptions, RestoreRun, deadline
+from gpuckpt.tools.criunames import Names, recorded
 
 if TYPE_CHECKING:
     from gpuckpt.events import Reporter
@@ -131,6 +132,7 @@ class _Restore:
                 stop_fd=self.interrupts.fd,
                 deadline=deadline(raw),
                 stdin=0 if self.manifest.options.shell_job else None,
+                names=lambda: self._names(unpacker),
             )
             try:
                 self.tools.criu.restore(run)
@@ -139,6 +141,14 @@ class _Restore:
                 raise
             finally:
                 unpacker.close()
+
+    def _names(self, unpacker: Unpacker) -> Names:
+        """Return names for what CRIU calls by numbers."""
+        commands = {process.pid: process.comm for process in self.manifest.tree}
+        try:
+            return recorded(commands, unpacker.read("files.img"))
+        except GpuckptError:  # something else is worse: the failure is told without names
+            return Names(processes=commands)
 
     def _approve(self) -> None:
         """Let the tasks run only if they are exactly what was dumped."""

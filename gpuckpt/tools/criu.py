@@ -26,7 +26,9 @@ from gpuckpt.errors import (
     ToolTimeout,
 )
 from gpuckpt.model import TcpPolicy, Version
-from gpuckpt.tools.criuwatch import Hook, Talk, Watch, supervise
+from gpuckpt.tools.criuend import LARGEST_LOG, Watch
+from gpuckpt.tools.criunames import Names
+from gpuckpt.tools.criuwatch import Hook, Talk, supervise
 from gpuckpt.tools.foreground import is_ours, kept
 from gpuckpt.tools.run import Command
 from gpuckpt.tools.streamer import Capture, Serve
@@ -44,8 +46,12 @@ COLLECT_SECONDS = 60
 # patience for a whole run: a fixed part, and one that grows at a rate any disk can keep
 DEADLINE_SECONDS = 120.0
 SLOWEST_BYTES_PER_SECOND = 20 << 20
+# a restore has nobody to cure: what it has made is ended
+RESTORE_CURE_SECONDS = 2.0
 # in the work folder of a dump
 DUMP_LOG = "dump.log"
+# level 3 tells processes and descriptors; 4, on request, every page it reads as well
+DEBUG = "GPUCKPT_CRIU_DEBUG"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,7 @@ class DumpRun:
     `store` takes each image from its pipe, and ends early once `abort` was called. `commit` runs
     when all are stored, the tree still frozen: if it returns, the tree is ended (or goes on with
     `leave_running`), if it raises, the tree goes on. `stop_fd` becoming readable ends CRIU early,
-    `deadline` in seconds likewise.
+    `deadline` in seconds likewise. `names` explain the numbers in its log.
     """
 
     pid: int
@@ -78,6 +84,7 @@ class DumpRun:
     leave_running: bool
     stop_fd: int
     deadline: float
+    names: Callable[[], Names] = Names
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +92,8 @@ class RestoreRun:
     """One restore: where images come from, and who decides.
 
     `approve` runs when all tasks stand, none of them having run yet; if it raises, they end.
-    `stdin` is the terminal that a shell job gets back, None where there is none.
+    `stdin` is the terminal that a shell job gets back, None where there is none. `names` explain
+    the numbers in CRIU's log, which may have `largest_log` bytes.
     """
 
     work: Path
@@ -96,6 +104,8 @@ class RestoreRun:
     stop_fd: int
     deadline: float
     stdin: int | None = None
+    names: Callable[[], Names] = Names
+    largest_log: int = LARGEST_LOG
 
 
 def deadline(size: int) -> float:
@@ -176,7 +186,8 @@ class Criu:
                 capture.drain()
                 run.commit()
 
-            watch = Watch(run.work / DUMP_LOG, run.stop_fd, run.deadline, DumpFailed)
+            log = run.work / DUMP_LOG
+            watch = Watch(log, run.stop_fd, run.deadline, DumpFailed, run.names)
             argv = ["-t", str(run.pid), "--ghost-limit", str(run.options.ghost_limit)]
             argv += ["--timeout", str(COLLECT_SECONDS)]
             argv += ["--leave-running"] if run.leave_running else []
@@ -197,7 +208,15 @@ class Criu:
                 serve.drain()
                 run.approve()
 
-            watch = Watch(run.work / "restore.log", run.stop_fd, run.deadline, RestoreFailed)
+            watch = Watch(
+                run.work / "restore.log",
+                run.stop_fd,
+                run.deadline,
+                RestoreFailed,
+                run.names,
+                cure=RESTORE_CURE_SECONDS,
+                largest_log=run.largest_log,
+            )
             talk = Talk(serve, hook, verdict, lambda: None, watch)
             with kept(run.stdin):
                 self._run(["restore", "-d", "-S"], run.options, talk, run.stdin)
@@ -208,7 +227,8 @@ class Criu:
         work = talk.hook.work
         # an empty libdir keeps CRIU's CUDA plugin out: two owners of the driver's state clash
         argv += ["--stream", "--no-default-config", "--libdir", str(talk.hook.empty)]
-        argv += ["-W", str(work), "-o", talk.watch.log.name, "-v4", "--manage-cgroups=ignore"]
+        level = "-v4" if os.environ.get(DEBUG) else "-v3"
+        argv += ["-W", str(work), "-o", talk.watch.log.name, level, "--manage-cgroups=ignore"]
         argv += ["--action-script", str(talk.hook.script), *_shared(options)]
         with _folder(work) as folder, (work / "criu.out").open("wb") as output:
             argv += ["-D", f"/proc/self/fd/{folder}"]

@@ -162,6 +162,32 @@ def read_files(raw: bytes, remaps: bytes = b"") -> OpenFiles:
     return OpenFiles(tuple(files.values()), tuple(listeners), tuple(dict.fromkeys(terminals)))
 
 
+def read_file_ids(raw: bytes) -> dict[int, str]:
+    """Read files.img for what each file id stands for, in words; ids of other kinds are left out.
+
+    Raises:
+        ImageDamaged: these bytes are no such image.
+    """
+    found: dict[int, str] = {}
+    for one in records(raw, _FILES, "files.img"):
+        regular, inet, unix = one.message(3), one.message(4), one.message(16)
+        if regular:
+            found[one.number(2)] = _path(regular)
+        elif inet:
+            found[one.number(2)] = _address(inet)
+        elif unix:
+            name = b"".join(unix.bytes(11)).rstrip(b"\0").decode("utf-8", "backslashreplace")
+            found[one.number(2)] = f"unix socket {name.replace(chr(0), '@')}".rstrip()
+    return found
+
+
+def _address(inet: Message) -> str:
+    protocol = {_TCP: "tcp", _UDP: "udp"}.get(inet.number(5), "socket")
+    raw = little_words(inet.numbers(11))
+    known = len(raw) in _ADDRESS_BYTES.values()
+    return f"{protocol} {ipaddress.ip_address(raw) if known else '?'} port {inet.number(7)}"
+
+
 def _path(regular: Message) -> str:
     # 4.2.1 writes the leading slash; crit and older notes show paths without it
     return "/" + regular.text(6).lstrip("/")

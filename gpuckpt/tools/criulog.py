@@ -1,25 +1,50 @@
 """Reading a CRIU log for the reason of a failure.
 
 Only a run that failed is read: a successful one logs "Error" lines too (4.2.1 without
-CAP_SYS_RESOURCE complains about RLIMIT_NOFILE every time). Rules go by text, never by line
-number, and a line that no rule knows is shown as it is.
+CAP_SYS_RESOURCE complains about RLIMIT_NOFILE every time). What counts is the first line that
+tells a cause; what CRIU says of its consequences counts only if there is no such line. Rules
+(gpuckpt.tools.criuwords) go by text, never by line number, and a failure that no rule knows is
+shown as it is.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from gpuckpt.tools.criunames import Names
+from gpuckpt.tools.criuwords.files import FILES
+from gpuckpt.tools.criuwords.host import HOST, WEAK
+from gpuckpt.tools.criuwords.places import PLACES, TAKEN
+from gpuckpt.tools.criuwords.restore import IMAGES, RIGHTS
+from gpuckpt.tools.criuwords.sockets import SOCKETS
+from gpuckpt.tools.criuwords.tasks import TASKS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-SHOWN_LINES = 5
-# enough for the end of any log; the middle of a flooded one helps nobody
-READ_BYTES = 4 << 20
-_HARMLESS = re.compile(
-    r"RLIMIT_NOFILE|kdat cache|irmap|inotify max_user|Dumping FAILED|Restoring FAILED"
+SHOWN_LINES: Final = 5
+# enough for the start and the end of any log; the middle of a flooded one helps nobody
+READ_BYTES: Final = 4 << 20
+CAUSES: Final = (*SOCKETS, *FILES, *TASKS, *HOST, *TAKEN, *PLACES, *IMAGES, *RIGHTS)
+# of successful runs too, probes of the kernel, and what CRIU says when all is over
+_HARMLESS: Final = re.compile(
+    r"RLIMIT_NOFILE|kdat cache|irmap: Can't (open|stat)|inotify max_user|not fatal|"
+    r"reported by netlink|Unable to create a veth pair|net: Unexpected error|"
+    r"exited, status=|(with|failed with) -1$"
 )
+_CLOSING: Final = re.compile(r"(Dumping|Restoring) FAILED")
+_SUCCESS: Final = re.compile(r"^\([\d.]+\) (Dumping|Restore) finished successfully")
+_TELLING: Final = re.compile(
+    r"Error \(|Unable to interrupt task|Effective capability \d+ missing|unrecognized option"
+)
+_PREFIX: Final = re.compile(
+    r"^(?:\([\d.]+\))?\s*(?:pie:\s*)?(?:(?P<pid>\d+):\s+)?(?:(?:Error|Warn) +\([^)]*\):\s*)?"
+)
+_OF_PROCESS: Final = re.compile(r"\(pid: (?P<pid>\d+)\)|\) (?P<pid2>\d+) fdinfo (?P<fd>\d+): ")
+_OPENING: Final = re.compile(r"Unable to open fd=(?P<fd>-?\d+) id=(?P<xid>0x[0-9a-f]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,142 +57,136 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
-    pattern: str
-    sentence: str
-    hint: str
+class Line:
+    """One line that tells something, and what CRIU was about when it said it."""
+
+    raw: str
+    text: str
+    pid: int | None
+    fd: int | None
+    id: int | None = None
 
 
-_RULES = (
-    _Rule(
-        r"Can't fork for (?P<id>\d+): File exists",
-        "pid {id}, which the job had, is taken on this host",
-        "End whatever uses it (it may be a zombie that its parent has not waited for) and retry.",
-    ),
-    _Rule(
-        r"Unable to create a thread: -17",
-        "a thread id that the job had is taken on this host",
-        "Retry in a moment; `gpuckpt show` lists the ids the job needs.",
-    ),
-    _Rule(
-        r"Can't open file (?P<path>.+?) on restore: No such file",
-        "/{path} is missing on this host",
-        "Put the file back as it was and retry.",
-    ),
-    _Rule(
-        r"File (?P<path>.+?) has bad (?P<what>size|mode|build-ID)(?P<rest>.*)",
-        "/{path} has another {what} than when the job was dumped{rest}",
-        "Put the file back as it was and retry.",
-    ),
-    _Rule(
-        r"Can't dump file (?P<fd>\d+) of that type \[\w+\] \((?P<what>[^)]*)\)",
-        "descriptor {fd} of the job is a device or object ({what}) that CRIU cannot dump",
-        "Close it in the job and retry.",
-    ),
-    _Rule(
-        r"Connected TCP socket, consider using",
-        "the job has a connected TCP socket",
-        "Say what is to become of it: --tcp established or --tcp close.",
-    ),
-    _Rule(
-        r"In-flight connection",
-        "a client waits to be accepted on a TCP port of the job",
-        "Retry when the job has accepted it, or let it go with --tcp close.",
-    ),
-    _Rule(
-        r"pidfd pid (?P<pid>\d+) is not a part of process tree",
-        "the job holds a pidfd of process {pid}, which is outside its tree",
-        "Let the job close it, or dump the tree that holds both.",
-    ),
-    _Rule(
-        r"Some file locks are hold",
-        "the job holds file locks",
-        "Retry with --file-locks.",
-    ),
-    _Rule(
-        r"External socket is used|Can't dump half of stream unix connection",
-        "the job is connected to a process outside its tree through a unix socket",
-        "Dump the tree that holds both ends, or end the connection.",
-    ),
-    _Rule(
-        r"Can't dump ghost file (?P<path>.+?) of (?P<size>\d+) size",
-        "the deleted file {path}, still open, is larger ({size} bytes) than the limit",
-        "Raise --ghost-limit.",
-    ),
-    _Rule(
-        r"Can't link remap to (?P<path>.+?): File exists",
-        "a link_remap file of another dump, beside {path}, has the name that CRIU needs",
-        "Restore the job it belongs to first, or remove it if that image is given up.",
-    ),
-    _Rule(
-        r"Can't bind inet socket.*Address already in use",
-        "a port of the job is in use on this host",
-        "End whatever listens there, or wait a minute for closed connections (TIME_WAIT).",
-    ),
-    _Rule(
-        r"is not a session leader|dangling tty|without correspond(ing)? master",
-        "the job's terminal or session belongs to a process outside its tree",
-        "Start such jobs with setsid and their output in files.",
-    ),
-    _Rule(
-        r"Failed to set (group|sid) \d+ on \d+",
-        "the job's terminal could not be given to it",
-        "Run the restore in a terminal, with that terminal as its standard input.",
-    ),
-    _Rule(
-        r"Don't have tty to inherit session",
-        "the job needs a terminal and there is none here",
-        "Run the restore from a terminal.",
-    ),
-    _Rule(
-        r"Unknown shit|io_uring",
-        "the job has an io_uring ring, which CRIU cannot dump",
-        "Start it with UV_USE_IO_URING=0, or with kernel.io_uring_disabled=2.",
-    ),
-    _Rule(
-        r"Unable to detach from \d+: No such process|Unseizable|zombie found while seizing",
-        "a task of the job could not be seized: traced by another program, or just ended",
-        "End the debugger or tracer and retry.",
-    ),
-    _Rule(
-        r"Reached EOF unexpectedly|Unexpected EOF on",
-        "CRIU got less of an image than it needs",
-        "Check the image with `gpuckpt verify`.",
-    ),
-    _Rule(
-        r"No space left on device",
-        "a filesystem is full",
-        "Free some space and retry.",
-    ),
-    _Rule(
-        r"Cannot allocate memory|mapping with 0xfffffffffffffff4",
-        "this host ran out of memory",
-        "Free memory, or raise the limit of the memory cgroup, and retry.",
-    ),
-)
-
-
-def read(log: Path) -> Report:
+def read(log: Path, names: Names | None = None) -> Report:
     """Look into the log of a failed run; a missing log gives an empty report."""
-    lines = _errors(log)
-    for line in lines:
-        for rule in _RULES:
-            if found := re.search(rule.pattern, line):
-                return Report(rule.sentence.format(**found.groupdict()), rule.hint, _shown(lines))
-    return Report("", "", _shown(lines))
+    every = [line for line in _text(log).splitlines() if line.strip()]
+    lines = list(_telling(every))
+    for rules in (CAUSES, WEAK):
+        for line in lines:
+            for rule in rules:
+                if found := re.search(rule.pattern, line.text):
+                    said = words(line, found.groupdict(), names or Names())
+                    hint = rule.hint.format(**said)
+                    return Report(rule.sentence.format(**said), hint, _shown(lines, line))
+    return Report("", "", _unknown(every, lines))
 
 
-def _errors(log: Path) -> list[str]:
+def succeeded(log: Path) -> bool:
+    """Whether CRIU's closing line says so: a wrapper around it may lose its exit status."""
+    return any(_SUCCESS.search(line) for line in _text(log).splitlines()[-SHOWN_LINES:])
+
+
+def last_lines(log: Path) -> tuple[str, ...]:
+    """Return the end of a log, for a run that ended without a word."""
+    return tuple(line for line in _text(log).splitlines() if line.strip())[-SHOWN_LINES:]
+
+
+def _text(log: Path) -> str:
+    """Read a log; of a large one the start, where the cause is, and the end."""
     try:
         with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - READ_BYTES))
-            text = file.read().decode("utf-8", "replace")
+            raw = file.read(READ_BYTES)
+            if log.stat().st_size > 2 * READ_BYTES:
+                file.seek(-READ_BYTES, 2)
+            raw += file.read(READ_BYTES)
     except OSError:
-        return []
-    every = [line for line in text.splitlines() if line.strip()]
-    errors = [line for line in every if "Error (" in line and not _HARMLESS.search(line)]
-    return errors or every[-SHOWN_LINES:]
+        return ""
+    return raw.decode("utf-8", "replace")
 
 
-def _shown(lines: list[str]) -> tuple[str, ...]:
-    return tuple(lines[:SHOWN_LINES])
+def _telling(every: Iterable[str]) -> Iterator[Line]:
+    """Pick what may tell a cause, each with the process and descriptor CRIU was working on."""
+    pid: int | None = None
+    fd: int | None = None
+    found: list[Line] = []
+    for raw in every:
+        if _CLOSING.search(raw):
+            break
+        if not _TELLING.search(raw):
+            if about := _OF_PROCESS.search(raw):
+                pid, fd = _number(about["pid"] or about["pid2"]), _number(about["fd"])
+            continue
+        if not _HARMLESS.search(raw):
+            found.append(_line(raw, pid, fd))
+    for at, line in enumerate(found):
+        yield _opened(line, found[at + 1 : at + 4])
+
+
+def _line(raw: str, pid: int | None, fd: int | None) -> Line:
+    prefix = _PREFIX.match(raw)
+    own = _number(prefix["pid"]) if prefix else None
+    text = raw[prefix.end() :] if prefix else raw
+    return Line(raw, text, own or pid, None if own else fd)
+
+
+def _opened(line: Line, after: Iterable[Line]) -> Line:
+    """At a restore CRIU says which descriptor it meant after it has said what was wrong."""
+    for one in after:
+        if one.pid == line.pid and (found := _OPENING.search(one.text)):
+            return Line(line.raw, line.text, line.pid, int(found["fd"]), int(found["xid"], 16))
+    return line
+
+
+def words(line: Line, groups: dict[str, str | None], names: Names) -> dict[str, str]:
+    """Turn the numbers of a line into words for its sentence."""
+    said: dict[str, str] = {}
+    for name, value in groups.items():
+        if value is not None:
+            said.setdefault(name.rstrip("123"), value)
+    pid = _number(said.get("pid")) or line.pid
+    fd = _number(said.get("fd")) if "fd" in said else line.fd
+    id_ = _number(said.get("id")) or int(said.get("xid", "0"), 16) or line.id
+    blank = {"path": "?", "why": "no reason given", "family": "?", "pid": "?", "path2": "?"}
+    words = blank | said
+    if "path" in said and not said["path"].startswith(("/", "(")):
+        words["path"] = f"/{said['path'].removeprefix('./')}"
+    opened = names.descriptor(pid, fd)
+    if id_ is not None and id_ in names.files:
+        opened = f"descriptor {fd} ({names.file(id_)})" if fd is not None else names.file(id_)
+    return words | {
+        "who": names.process(pid),
+        "object": opened,
+        "file": names.file(id_) if id_ else "a socket",
+        "mapping": names.mapping(pid, int(said.get("map", "0"), 16)),
+        "socket": names.socket(int(said.get("ino", "0"), 16)),
+        "locks": _listed(names.locks),
+        "peers": _listed(names.peers),
+        "rings": _listed((names.having(pid, "io_uring"),)),
+        "devices": _listed((names.having(pid, "/dev/"),)),
+    }
+
+
+def groups(pattern: str) -> set[str]:
+    """Return the words that a pattern gives: of pid, pid2 and pid3 whichever matched is pid."""
+    return {name.rstrip("123") for name in re.compile(pattern).groupindex}
+
+
+def _listed(things: Iterable[str]) -> str:
+    known = [thing for thing in things if thing]
+    return f": {', '.join(known[:4])}" if known else ""
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None else None
+
+
+def _shown(lines: list[Line], told: Line) -> tuple[str, ...]:
+    """The line a sentence was made of, and those around it."""
+    at = lines.index(told)
+    return tuple(line.raw for line in lines[max(0, at - 1) : at + SHOWN_LINES - 1])
+
+
+def _unknown(every: list[str], lines: list[Line]) -> tuple[str, ...]:
+    """What nobody understands: CRIU's own complaints, and how the log ends."""
+    first = [line.raw for line in lines[:SHOWN_LINES]]
+    return (*first, *(line for line in every[-SHOWN_LINES:] if line not in first))

@@ -6,24 +6,26 @@ import os
 import select
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuckpt.errors import GpuckptError, Stopped
-from gpuckpt.tools import criulog
+from gpuckpt.errors import Stopped
+from gpuckpt.tools import criuend, criulog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
     from typing import Self
 
+    from gpuckpt.tools.criuend import Watch
     from gpuckpt.tools.run import Child
     from gpuckpt.tools.streamer import Streamer
 
-LARGEST_LOG = 256 << 20
+# what is kept of a log that grew beyond it: its beginning, and whatever comes last
+KEPT_LOG = 1 << 20
 TERM_SECONDS = 10.0
-CURE_SECONDS = 20.0
+_POLL_SECONDS = 0.2
 
 
 class Hook:
@@ -68,16 +70,6 @@ class Hook:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
-    """What ends CRIU early, and the error that tells of it; `deadline` in seconds."""
-
-    log: Path
-    stop_fd: int
-    deadline: float
-    error: type[GpuckptError]
-
-
-@dataclass(frozen=True, slots=True)
 class Talk:
     """Everything said between CRIU and us in one run; `abort` ends the work of the server."""
 
@@ -100,6 +92,7 @@ def supervise(child: Child, talk: Talk) -> None:
     for fd in (child.pidfd, server.fd, hook.ask, watch.stop_fd):
         poll.register(fd, select.POLLIN)
     ends = time.monotonic() + watch.deadline
+    oom_kills = criuend.oom_kills()
     failure: BaseException | None = None
     while child.poll() is None:
         ready = {fd for fd, _ in poll.poll(500)}
@@ -112,8 +105,9 @@ def supervise(child: Child, talk: Talk) -> None:
     failure = failure or server.failure
     if failure is not None:
         raise failure
-    if child.poll() != 0 or not hook.decided:
-        raise _failed(watch, child.poll())
+    # a wrapper around CRIU may make up an exit status of its own: its closing line counts too
+    if not hook.decided or (child.poll() != 0 and not criulog.succeeded(watch.log)):
+        raise criuend.failed(watch, child.poll(), oom_kills)
 
 
 def _decide(talk: Talk) -> BaseException | None:
@@ -155,13 +149,32 @@ def _reason_to_end(
     if server.fd in ready:
         return server.failure
     if time.monotonic() > ends:
-        return watch.error(
-            f"CRIU did not end within {watch.deadline:.0f} s and was ended", log=watch.log
-        )
+        return criuend.out_of_time(watch)
     # a short page file once made CRIU 4.2 write 3 GB of log a minute
-    if watch.log.exists() and watch.log.stat().st_size > LARGEST_LOG:
-        return watch.error("CRIU flooded its log and was ended", log=watch.log)
+    if _too_large(watch):
+        return criuend.flooded(watch, _size(watch.log))
     return None
+
+
+def _too_large(watch: Watch) -> bool:
+    """Whether the log is larger than allowed, or takes more than half of what its disk had free."""
+    size = _size(watch.log)
+    return size > min(watch.largest_log, (size + _room(watch.log)) // 2)
+
+
+def _size(log: Path) -> int:
+    try:
+        return log.stat().st_size
+    except OSError:
+        return 0
+
+
+def _room(log: Path) -> int:
+    try:
+        found = os.statvfs(log.parent)
+    except OSError:
+        return criuend.LARGEST_LOG
+    return found.f_bavail * found.f_frsize
 
 
 def _wait_out(child: Child, talk: Talk, *, patient: bool) -> None:
@@ -180,17 +193,25 @@ def _end(child: Child, talk: Talk) -> None:
     """
     talk.abort()
     talk.server.hang_up()
-    if child.wait(CURE_SECONDS) is not None:
+    if _ends_within(child, talk.watch, talk.watch.cure):
         return
     child.terminate()
-    if child.wait(TERM_SECONDS) is None:
+    if not _ends_within(child, talk.watch, min(TERM_SECONDS, talk.watch.cure)):
         child.kill()
         child.wait()
 
 
-def _failed(watch: Watch, status: int | None) -> GpuckptError:
-    # before it opens its log, CRIU complains on its standard output only
-    report = criulog.read(watch.log if watch.log.exists() else watch.log.with_name("criu.out"))
-    ended = f"status {status}" if status is not None and status >= 0 else f"signal {-(status or 0)}"
-    message = report.sentence or f"CRIU ended with {ended} and gave no reason that we know"
-    return watch.error(message, hint=report.hint, log=watch.log, excerpt=report.lines)
+def _ends_within(child: Child, watch: Watch, seconds: float) -> bool:
+    """Wait for CRIU's end, and keep what it logs meanwhile from filling the disk.
+
+    A limit by RLIMIT_FSIZE would hit the files that CRIU makes for the job as well, and end a
+    CRIU that has its parasite in the job. The log is opened for appending, so it can be cut.
+    """
+    ends = time.monotonic() + seconds
+    while child.wait(_POLL_SECONDS) is None:
+        if time.monotonic() >= ends:
+            return False
+        if _too_large(watch):
+            with suppress(OSError):
+                os.truncate(watch.log, KEPT_LOG)
+    return True

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuckpt.errors import DumpFailed, WriteFailed
-from gpuckpt.tools.criuwatch import Hook, Talk, Watch, _decide
+from gpuckpt.tools.criuend import Watch
+from gpuckpt.tools.criuwatch import Hook, Talk, _decide
 from gpuckpt.tools.streamer import Capture
 
 if TYPE_CHECKING:
