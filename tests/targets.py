@@ -74,6 +74,6 @@ def facts(pid: int, **changes: Any) -> DumpFacts:
 
 
 def findings(pid: int, **choices: Any) -> tuple[Finding, ...]:
-    """Judge a real tree; privilege is left out, it is not the target's."""
+    """Judge a real tree; left out are privilege and a /tmp in memory, which are not its own."""
     found = judge_dump(facts(pid), DumpChoices(**choices))
-    return tuple(one for one in found if one.id != "not-privileged")
+    return tuple(one for one in found if one.id not in {"not-privileged", "memory-file"})

@@ -108,7 +108,7 @@ class DumpFacts:
 
         Shared memory is counted once, as large as the process that has most of it.
         """
-        memory = sum(task.memory for task in self.look.tasks)
+        memory = sum(task.memory + task.huge for task in self.look.tasks)
         shared = [task.shared_memory for task in self.look.tasks]
         memory -= sum(shared) - max(shared, default=0)
         raw = memory + self.gpu_bytes + self.needs.ghost_bytes

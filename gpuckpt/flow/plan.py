@@ -22,10 +22,13 @@ from gpuckpt.errors import (
     NotWritable,
 )
 from gpuckpt.flow.rules import (
+    deleted,
     files,
     gpu,
     host,
     kinds,
+    locks,
+    memory,
     peers,
     places,
     process,
@@ -47,6 +50,9 @@ RULES: Final[tuple[Rule, ...]] = (
     *gpu.RULES,
     *kinds.RULES,
     *files.RULES,
+    *deleted.RULES,
+    *locks.RULES,
+    *memory.RULES,
     *places.RULES,
     *peers.RULES,
     *host.RULES,
@@ -66,6 +72,7 @@ IGNORABLE: Final[dict[str, str]] = {
     "supervised": "whoever watches the job is known to do nothing when it goes",
     "confined": "a small job under the same profile was dumped and restored",
     "jupyter-kernel": "the kernel is known to live on without its server",
+    "lock-wanted": "whoever waits for the lock will have let go of it before the restore",
 }
 
 

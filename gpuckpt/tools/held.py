@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from gpuckpt.tools.descriptors import Descriptor, fdinfo
+from gpuckpt.tools.descriptors import Descriptor, fdinfo, targets
+from gpuckpt.tools.locks import HeldLock, locks
 from gpuckpt.tools.mappings import Mapped, behind
-from gpuckpt.tools.procfs import read, text
+from gpuckpt.tools.procfs import numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from gpuckpt.model import Process
@@ -29,33 +31,34 @@ _PTMX: Final = (5, 2)
 
 
 @dataclass(frozen=True, slots=True)
-class HeldLock:
-    """A file lock or lease that goes with a descriptor."""
-
-    pid: int
-    fd: int
-    path: str
-    kind: str
-
-
-@dataclass(frozen=True, slots=True)
 class DeletedFile:
-    """A deleted file in use; `links` > 0: it has another name, `bytes` on disk; fd None: mapped."""
+    """A deleted file in use; `links` > 0: it has another name, `bytes` on disk; fd None: mapped.
+
+    `replaced`: its old name means another file now. `linkable`: its folder takes a new name for it,
+    or is gone too.
+    """
 
     pid: int
     fd: int | None
     path: str
     links: int
     bytes: int
+    replaced: bool = False
+    linkable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """A terminal whose other side is outside the tree; fd None: the controlling terminal."""
+    """A terminal whose other side is outside the tree; fd None: the controlling terminal.
+
+    `holder` is the process that has the other side and `comm` its name, 0 if nobody is seen.
+    """
 
     pid: int
     fd: int | None
     path: str
+    holder: int = 0
+    comm: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,29 +83,13 @@ class Held:
     nodes: tuple[DeviceNode, ...]
 
 
-def held(root: Path, tree: Sequence[_Opened]) -> Held:
+def held(root: Path, tree: Sequence[_Opened], names: Mapping[int, str]) -> Held:
     """Find what the processes hold; `tree` has descriptors and mappings of each."""
     return Held(
-        locks=_locks(root, tree),
+        locks=locks(root, [(process.pid, opened) for process, opened, _ in tree]),
         deleted=_deleted(root, tree),
-        terminals=_terminals(root, tree),
+        terminals=_terminals(root, tree, names),
         nodes=tuple(_nodes(root, tree)),
-    )
-
-
-def _locks(root: Path, tree: Iterable[_Opened]) -> tuple[HeldLock, ...]:
-    """Ask the fdinfo of those files only that are locked by anybody at all."""
-    lines = text(read(root / "locks") or b"").splitlines()
-    locked = {int(found[1]) for line in lines if (found := re.search(r":(\d+) \S+ \S+$", line))}
-    if not locked:
-        return ()
-    return tuple(
-        HeldLock(process.pid, fd.fd, fd.target, value.split()[1].lower())
-        for process, opened, _ in tree
-        for fd in opened
-        if fd.inode in locked and fd.kind in {"file", "folder"}
-        for name, value in fdinfo(f"{root}/{process.pid}", fd.fd)
-        if name == "lock"
     )
 
 
@@ -113,26 +100,38 @@ def _deleted(root: Path, tree: Iterable[_Opened]) -> tuple[DeletedFile, ...]:
         for fd in opened:
             if fd.deleted and fd.kind == "file" and not _NO_FILE.match(fd.target):
                 one = DeletedFile(process.pid, fd.fd, fd.target, fd.links, fd.bytes)
-                found.setdefault((fd.device, fd.inode), one)
+                found.setdefault((fd.device, fd.inode), _with_place(root, one))
         for area in mapped:
             if not area.deleted or _NO_FILE.match(area.target):
                 continue
             file = behind(f"{root}/{process.pid}", area)
             if file is not None and file.rdev is None:
                 one = DeletedFile(process.pid, None, area.target, file.links, file.bytes)
-                found.setdefault((file.device, file.inode), one)
+                found.setdefault((file.device, file.inode), _with_place(root, one))
     return tuple(found.values())
 
 
-def _terminals(root: Path, tree: Sequence[_Opened]) -> tuple[Terminal, ...]:
+def _with_place(root: Path, file: DeletedFile) -> DeletedFile:
+    """Look at the place where the file was."""
+    path = f"{root}/{file.pid}/root{file.path}"
+    folder = os.path.dirname(path)  # noqa: PTH120
+    return replace(
+        file,
+        replaced=os.path.lexists(path),
+        linkable=os.access(folder, os.W_OK) or not os.access(folder, os.F_OK),
+    )
+
+
+def _terminals(
+    root: Path, tree: Sequence[_Opened], names: Mapping[int, str]
+) -> tuple[Terminal, ...]:
     """Return terminals; a pty whose master the tree has itself is its own affair."""
     own = {
-        int(value)
+        index
         for process, opened, _ in tree
         for fd in opened
         if fd.kind == "chr" and fd.rdev == _PTMX
-        for name, value in fdinfo(f"{root}/{process.pid}", fd.fd)
-        if name == "tty-index" and value.isdigit()
+        for index in _indices(f"{root}/{process.pid}", fd.fd)
     }
     found: list[Terminal] = []
     for process, opened, _ in tree:
@@ -143,7 +142,32 @@ def _terminals(root: Path, tree: Sequence[_Opened]) -> tuple[Terminal, ...]:
             for fd in opened
             if fd.kind == "chr" and _is_terminal(fd.rdev) and _pty(fd.rdev) not in own
         ]
-    return tuple(found)
+    return tuple(_with_holders(root, found, names))
+
+
+def _with_holders(
+    root: Path, found: Sequence[Terminal], names: Mapping[int, str]
+) -> Iterator[Terminal]:
+    """Say who has the other sides: tmux, screen, sshd, a terminal window."""
+    masters: dict[str, int] = {}
+    for pid in numbers(root) if found else ():
+        try:
+            opened = [fd for fd, target in targets(f"{root}/{pid}") if target.endswith("/ptmx")]
+        except OSError:
+            continue
+        for fd in opened:
+            for index in _indices(f"{root}/{pid}", fd):
+                masters.setdefault(f"/dev/pts/{index}", pid)
+    for one in found:
+        holder = masters.get(one.path, 0)
+        yield replace(one, holder=holder, comm=names.get(holder, ""))
+
+
+def _indices(process: str, fd: int) -> Iterator[int]:
+    """Return the number of the pty that a master belongs to."""
+    for name, value in fdinfo(process, fd):
+        if name == "tty-index" and value.isdigit():
+            yield int(value)
 
 
 def _is_terminal(rdev: tuple[int, int]) -> bool:

@@ -15,7 +15,8 @@ from gpuckpt.tools.cgroups import Cgroups
 from gpuckpt.tools.descriptors import Descriptor, descriptors
 from gpuckpt.tools.environment import Environment, environment
 from gpuckpt.tools.handles import LostWatch, Pidfd, lost_watches, pidfds
-from gpuckpt.tools.held import DeletedFile, DeviceNode, HeldLock, Terminal, held
+from gpuckpt.tools.held import DeletedFile, DeviceNode, Terminal, held
+from gpuckpt.tools.locks import HeldLock, LockRival, rivals
 from gpuckpt.tools.mappings import Mapped, mappings
 from gpuckpt.tools.outside import OutsidePeer, OutsidePipe, outside
 from gpuckpt.tools.places import OddFile, mounts, odd_files
@@ -45,7 +46,8 @@ class Task:
     strictest mode of any; `label` what the security module calls the process.
     `environment` has names only, `settings` the values of a few known ones, both as they were when
     the program started; `memory` is what the process holds in RAM beside files, in bytes,
-    `shared_memory` the shared part of it; not `readable`: what it has open may not be looked at.
+    `shared_memory` the shared part of it, `huge` what it has in huge pages besides; not
+    `readable`: what it has open may not be looked at.
     """
 
     process: Process
@@ -64,6 +66,7 @@ class Task:
     mapped: tuple[Mapped, ...] = ()
     memory: int = 0
     shared_memory: int = 0
+    huge: int = 0
     readable: bool = True
 
 
@@ -84,12 +87,14 @@ class Look:
     pipes: tuple[OutsidePipe, ...] = ()
     peers: tuple[OutsidePeer, ...] = ()
     locks: tuple[HeldLock, ...] = ()
+    rivals: tuple[LockRival, ...] = ()
     deleted: tuple[DeletedFile, ...] = ()
     terminals: tuple[Terminal, ...] = ()
     nodes: tuple[DeviceNode, ...] = ()
     pidfds: tuple[Pidfd, ...] = ()
     watches: tuple[LostWatch, ...] = ()
     odd_files: tuple[OddFile, ...] = ()
+    huge_left: int | None = None
 
 
 def look(root: Path, tree: Tree, ancestors: tuple[int, ...]) -> Look:
@@ -105,7 +110,7 @@ def look(root: Path, tree: Tree, ancestors: tuple[int, ...]) -> Look:
     everything = [(task.process, task.descriptors, task.mapped) for task in tasks]
     inodes = {fd.inode for task in tasks for fd in task.descriptors if fd.kind == "socket"}
     pipes, peers = outside(root, [(one.pid, fds) for one, fds, _ in everything], names)
-    kept = held(root, everything)
+    kept = held(root, everything, names)
     # what lies in another mount namespace is refused as a whole, and cannot be judged from here
     own = _namespaces(f"{root}/self")
     here = [one for one in tasks if one.namespaces.get("mnt") == own.get("mnt")]
@@ -122,10 +127,12 @@ def look(root: Path, tree: Tree, ancestors: tuple[int, ...]) -> Look:
         pipes=pipes,
         peers=peers,
         locks=kept.locks,
+        rivals=rivals(root, kept.locks, set(tree.pids), names),
         deleted=kept.deleted,
         terminals=kept.terminals,
         nodes=kept.nodes,
         pidfds=pidfds(root, [(one.pid, fds) for one, fds, _ in everything], names),
+        huge_left=_huge_left(root),
         watches=lost_watches(root, seen, known),
         odd_files=odd_files(
             root, [(one.process.pid, one.descriptors, one.mapped) for one in here], known
@@ -176,6 +183,7 @@ def _task(
         mapped=mapped,
         memory=kibibytes(status, "RssAnon") + kibibytes(status, "RssShmem"),
         shared_memory=kibibytes(status, "RssShmem"),
+        huge=kibibytes(status, "HugetlbPages"),
         readable=readable,
     )
 
@@ -184,6 +192,13 @@ def _apart(folder: str, process: Process, *, readable: bool) -> tuple[tuple[int,
     if process.state in {"Z", "X"} or not readable:
         return ()  # a first thread that has ended has let go of everything
     return threads.apart(folder, process.pid, process.threads)
+
+
+def _huge_left(root: Path) -> int | None:
+    """Return how many huge pages a program could still map, None if the kernel does not say."""
+    told = parse_status(read(root / "meminfo") or b"")
+    free, kept = told.get("HugePages_Free", ""), told.get("HugePages_Rsvd", "")
+    return int(free) - int(kept) if free.isdigit() and kept.isdigit() else None
 
 
 def _namespaces(folder: str) -> dict[str, str]:

@@ -26,6 +26,7 @@ _NO_FILE: Final = ("/memfd:", "/SYSV", "/dev/zero", "/anon_hugepage", "/[aio]", 
 _REMOTE: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "9p", "lustre", "gpfs", "beegfs", "ceph", "afs", "virtiofs"}
 )
+_IN_MEMORY: Final = frozenset({"tmpfs", "ramfs", "hugetlbfs"})
 _ESCAPES: Final = (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\"))
 
 
@@ -41,6 +42,11 @@ class Mount:
     def remote(self) -> bool:
         """Whether its files lie on another machine, or in a program of somebody's own."""
         return self.filesystem in _REMOTE or self.filesystem.startswith("fuse")
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether its files end with this host."""
+        return self.filesystem in _IN_MEMORY
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +113,8 @@ def _opened(
                 continue
             mount = known.get(int(number))
             hidden = not fd.deleted and _hidden(f"{root}/{pid}", fd.target, fd.device, fd.inode)
+            if not hidden and _carried(fd.kind == "file", fd.deleted, fd.links, mount):
+                continue
             yield from _odd(pid, fd.fd, fd.target, mount, "hidden" if hidden else "")
 
 
@@ -141,8 +149,15 @@ def _behind(process: str, pid: int, area: Mapped, known: Mapping[int, Mount]) ->
         number = dict(fdinfo("/proc/self", fd)).get("mnt_id", "-1")
     finally:
         os.close(fd)
+    mount = known.get(int(number))
     hidden = not area.deleted and _hidden(process, area.target, found.device, found.inode)
-    yield from _odd(pid, None, area.target, known.get(int(number)), "hidden" if hidden else "")
+    if hidden or not _carried(found.regular, area.deleted, found.links, mount):
+        yield from _odd(pid, None, area.target, mount, "hidden" if hidden else "")
+
+
+def _carried(regular: bool, deleted: bool, links: int, mount: Mount | None) -> bool:
+    """Whether something in memory needs no file: a folder, or a deleted file, which goes along."""
+    return mount is not None and mount.in_memory and (not regular or (deleted and not links))
 
 
 def _odd(
@@ -153,7 +168,7 @@ def _odd(
         yield OddFile(pid, fd, path, "", lost, remote=False)
     elif mount.filesystem == "proc":  # CRIU has code of its own for these
         return
-    elif problem or mount.remote:
+    elif problem or mount.remote or mount.in_memory:
         yield OddFile(pid, fd, path, mount.filesystem, problem, mount.remote)
 
 

@@ -22,8 +22,8 @@ C07 | gpu | A server of many processes, few of them on the GPU                | 
 C09 | gpu | Health checks and rendezvous run out during the pause             | verdict: TODO world
 D01 | cpu | io_uring, mapped or only open                                     | root/test_plan_root.py::test_criu_agrees[io_uring] unit/flow/test_plan.py::test_io_uring_by_descriptor_and_by_mapping
 D03 | cpu | Deleted open file above the limit                                 | root/test_plan_root.py::test_criu_agrees[big ghost] unit/flow/test_plan.py::test_deleted_files_up_to_the_limit
-D04 | cpu | Library replaced under a running job                              | verdict: TODO files
-D05 | cpu | File locks                                                        | root/test_plan_root.py::test_criu_agrees[lock] unit/flow/test_plan.py::test_what_criu_has_to_be_told
+D04 | cpu | Library replaced under a running job                              | root/test_held_root.py::test_a_library_replaced_under_the_job
+D05 | cpu | File locks                                                        | root/test_plan_root.py::test_criu_agrees[lock] root/test_held_root.py::test_all_kinds_of_locks_come_along root/test_held_root.py::test_a_lock_that_somebody_outside_has_too root/test_held_root.py::test_a_lock_that_somebody_outside_waits_for unit/flow/test_plan.py::test_what_criu_has_to_be_told
 D07 | cpu | Connected TCP                                                     | root/test_plan_root.py::test_criu_agrees[tcp] unit/flow/test_plan.py::test_connected_tcp_needs_a_decision
 D08 | cpu | The firewall tool that CRIU would use is missing                  | verdict: TODO field
 D09 | cpu | Unix stream socket to somebody outside                            | unit/flow/test_plan_real.py::test_a_socket_pair_with_us unit/flow/test_plan_real.py::test_a_server_s_name_is_told
@@ -37,7 +37,7 @@ D20 | cpu | Nested pid namespace                                              | 
 D21 | cpu | Another mount namespace                                           | root/test_plan_root.py::test_namespaces_of_its_own[-m-mnt]
 D22 | cpu | NFS that squashes root                                            | unit/tools/test_places.py::test_a_mapped_file_that_root_may_not_open unit/flow/test_plan_places.py::test_a_server_that_squashes_root verdict: No NFS where the tests run, so it is shown on recorded /proc text.
 D23 | cpu | Deleted files on NFS                                              | unit/flow/test_plan_places.py::test_files_deleted_on_nfs verdict: No NFS where the tests run, so it is shown on recorded names.
-D25 | cpu | Guard pages that CRIU cannot see                                  | verdict: TODO files
+D25 | cpu | Guard pages that CRIU cannot see                                  | unit/flow/test_plan_places.py::test_guard_pages_of_kernels_that_hide_them verdict: Those kernels are not at hand, and from outside nobody can tell whether a job has guard pages, so that it is a warning.
 D26 | cpu | The vDSO of a newer kernel                                        | root/test_command_line.py::test_the_doctor_tries_it_out
 D27 | cpu | Not root                                                          | unit/flow/test_plan.py::test_a_missing_capability_is_named root/test_command_line.py::test_the_doctor_tells_all_that_is_missing
 D28 | cpu | An "Error" line that is none                                      | unit/tools/test_criulog.py::test_known_failures_are_translated

@@ -15,7 +15,8 @@ from gpuckpt.flow.rules.rule import DumpChoices, size
 from gpuckpt.model import CudaState, Finding, GpuUse, NvidiaFacts, Severity, TcpPolicy
 from gpuckpt.tools.above import Above
 from gpuckpt.tools.descriptors import Descriptor
-from gpuckpt.tools.held import DeletedFile, DeviceNode, HeldLock, Terminal
+from gpuckpt.tools.held import DeletedFile, DeviceNode, Terminal
+from gpuckpt.tools.locks import HeldLock
 from gpuckpt.tools.outside import Holder, OutsidePeer, OutsidePipe
 from gpuckpt.tools.sockets import InetSocket
 from tests.plan_samples import GIB, HERE, HOST, cuda_facts, facts, gpu, mapped, process, task

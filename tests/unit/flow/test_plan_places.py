@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,8 +12,9 @@ from gpuckpt.flow.rules.rule import DumpChoices
 from gpuckpt.tools.descriptors import Descriptor
 from gpuckpt.tools.handles import LostWatch
 from gpuckpt.tools.held import DeviceNode
+from gpuckpt.tools.locks import HeldLock
 from gpuckpt.tools.places import OddFile
-from tests.plan_samples import facts, mapped, process, task
+from tests.plan_samples import HOST, facts, mapped, process, task
 
 if TYPE_CHECKING:
     from gpuckpt.model import Finding
@@ -81,4 +83,29 @@ def test_a_kind_that_nobody_has_met_is_refused() -> None:
         ("descriptor-unsupported", "fd 3 anon_inode:[brand_new]"),
         ("mapping-unsupported", "mapping anon_inode:[kvm-vcpu]"),
         ("socket-unsupported", "fd 4 socket:[9] SCTP"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "libc", "word"),
+    [
+        ("6.12.9", "glibc 2.42", None),
+        ("6.13.0-1-amd64", "glibc 2.42", "uses them"),
+        ("6.15.4", "glibc 2.41", "keep them."),
+        ("6.16.1", "glibc 2.42", None),
+    ],
+)
+def test_guard_pages_of_kernels_that_hide_them(kernel: str, libc: str, word: str | None) -> None:
+    host = replace(HOST, kernel=kernel, libc=libc)
+    found = judge_dump(facts(process(100), host=host), DumpChoices())
+    assert [(one.id, one.blocks) for one in found] == ([("guard-pages", False)] if word else [])
+    assert not word or word in found[0].reason
+
+
+def test_locks_on_a_file_server() -> None:
+    odd = OddFile(100, 3, "/home/lock", "nfs4", "", remote=True)
+    lock = HeldLock(100, 3, "/home/lock", "flock")
+    assert [(one.id, one.object) for one in judged(odd_files=(odd,), locks=(lock,))] == [
+        ("lock-remote", "fd 3 /home/lock"),
+        ("remote-file", "/home/lock"),
     ]

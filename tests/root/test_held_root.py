@@ -1,0 +1,184 @@
+"""Locks, deleted files and special memory of real processes, and that CRIU says the same."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuckpt.flow.plan import judge_dump
+from gpuckpt.flow.rules.rule import DumpChoices
+from tests.root.harness import criu_dumps
+from tests.targets import facts, findings, target, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.root
+
+
+def test_a_lock_that_somebody_outside_has_too(tmp_path: Path) -> None:
+    """As under `flock FILE job`, whose lock the job inherits."""
+    with (tmp_path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with target(tmp_path, "", pass_fds=(lock.fileno(),)) as pid:
+            (found,) = findings(pid)
+            assert (found.id, found.blocks) == ("lock-shared", True)
+            assert found.object == f"fd {lock.fileno()} {tmp_path / 'lock'}"
+            assert f"process {os.getpid()} " in found.reason
+            lock.close()
+            assert findings(pid) == ()
+
+
+@pytest.mark.parametrize("call", ["flock(f, 2)", "lockf(f, 2)"])
+def test_a_lock_that_somebody_outside_waits_for(tmp_path: Path, call: str) -> None:
+    with target(tmp_path, f"import fcntl; f = open('lock', 'w'); fcntl.{call}") as pid:
+        assert findings(pid) == ()
+        wait = f"import fcntl; f = open({str(tmp_path / 'lock')!r}, 'r+'); fcntl.{call}"
+        with subprocess.Popen([sys.executable, "-S", "-c", wait]) as waiter:
+            wait_until(lambda: findings(pid))
+            (found,) = findings(pid)
+            assert (found.id, found.blocks) == ("lock-wanted", True)
+            assert f"process {waiter.pid} " in found.reason
+            (found,) = findings(pid, ignore=frozenset({"lock-wanted"}))
+            assert not found.blocks
+            waiter.kill()
+
+
+LOCKS = """
+import fcntl, struct
+kept = [open(n, 'w') for n in 'abc']
+fcntl.flock(kept[0], fcntl.LOCK_EX)
+fcntl.lockf(kept[1], fcntl.LOCK_EX)
+fcntl.fcntl(kept[2], 37, struct.pack('hhqqi', 1, 0, 0, 0, 0))  # F_OFD_SETLK
+open('d', 'w').close(); kept.append(open('d'))
+fcntl.fcntl(kept[3], fcntl.F_SETLEASE, fcntl.F_RDLCK)
+"""
+
+
+def test_all_kinds_of_locks_come_along(tmp_path: Path) -> None:
+    with target(tmp_path, LOCKS) as pid:
+        known = facts(pid)
+        assert {one.kind for one in known.look.locks} == {"flock", "posix", "ofdlck", "lease"}
+        assert known.needs.file_locks
+        assert findings(pid) == ()
+        assert criu_dumps(known, tmp_path / "images")
+
+
+@contextmanager
+def mounted(folder: Path, kind: str = "tmpfs") -> Iterator[Path]:
+    """Mount something on a new folder for a while."""
+    folder.mkdir()
+    subprocess.run(["mount", "-t", kind, "gpuckpt-test", folder], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_a_link_where_nothing_can_be_written(tmp_path: Path) -> None:
+    code = "import os; open('m/x', 'w'); f = open('m/x'); os.link('m/x', 'm/y'); os.unlink('m/x')"
+    with mounted(tmp_path / "m") as folder, target(tmp_path, code) as pid:
+        assert findings(pid) == ()
+        subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+        (found,) = findings(pid)
+        assert (found.id, found.object) == ("link-refused", f"fd 3 {folder / 'x'}")
+        assert not criu_dumps(facts(pid), tmp_path / "images")
+
+
+REPLACED = """
+import mmap, os
+with open('lib.so', 'w+b') as f:
+    f.write(b'x' * 400000); f.flush()
+    area = mmap.mmap(f.fileno(), 400000, mmap.MAP_PRIVATE, mmap.PROT_READ)
+open('new', 'w').close(); os.rename('new', 'lib.so')
+os.closerange(3, 9)
+"""
+
+
+def test_a_library_replaced_under_the_job(tmp_path: Path) -> None:
+    with target(tmp_path, REPLACED) as pid:
+        (found,) = findings(pid)
+        assert (found.id, found.blocks) == ("library-replaced", False)
+        assert found.object == str(tmp_path / "lib.so")
+        assert criu_dumps(facts(pid), tmp_path / "images")
+        small = findings(pid, ghost_limit=1 << 10)
+        assert [one.id for one in small] == ["deleted-file-large", "library-replaced"]
+        assert "--ghost-limit" in small[1].remedy
+
+
+@contextmanager
+def huge_pages(number: int) -> Iterator[None]:
+    """Let the host have so many huge pages for a while."""
+    switch = Path("/proc/sys/vm/nr_hugepages")
+    before = switch.read_text()
+    if before.strip() != "0":
+        pytest.skip("somebody uses huge pages here")
+    try:
+        switch.write_text(str(number))
+        if int(switch.read_text()) != number:
+            pytest.skip("no memory for huge pages")
+    except OSError as why:
+        pytest.skip(f"huge pages cannot be had: {why}")
+    try:
+        yield
+    finally:
+        switch.write_text(before)
+
+
+HUGE = """
+import ctypes
+libc = ctypes.CDLL(None); libc.mmap.restype = ctypes.c_void_p
+at = libc.mmap(None, 2 << 20, 3, 0x40022, -1, 0); ctypes.memset(at, 7, 2 << 20)
+"""
+
+
+def test_huge_pages(tmp_path: Path) -> None:
+    with huge_pages(1), target(tmp_path, HUGE) as pid:
+        found = findings(pid)
+        assert [one.id for one in found] == ["huge-pages-full", "huge-pages"]
+        assert found[0].object == "2.0 MiB of huge pages"
+        assert not criu_dumps(facts(pid), tmp_path / "full")
+        Path("/proc/sys/vm/nr_hugepages").write_text("2")
+        assert [one.id for one in findings(pid)] == ["huge-pages"]
+        assert criu_dumps(facts(pid), tmp_path / "images")
+
+
+def test_system_v_memory_in_a_namespace_of_its_own(tmp_path: Path) -> None:
+    code = (
+        "import ctypes; c = ctypes.CDLL(None); c.shmat.restype = ctypes.c_void_p\n"
+        "i = c.shmget(0, 4096, 0o1600); c.shmat(i, None, 0)"
+    )
+    with target(tmp_path, code, "unshare", "-i") as pid:
+        assert findings(pid) == ()
+        assert criu_dumps(facts(pid), tmp_path / "images")
+
+
+def test_files_in_memory_stay_here(tmp_path: Path) -> None:
+    code = (
+        "import mmap, os\n"
+        "f = open('m/x', 'w+b'); f.write(b'x' * 4096); f.flush()\n"
+        "area = mmap.mmap(f.fileno(), 4096); g = open('m/gone', 'w'); os.unlink('m/gone')\n"
+        "folder = os.open('m', 0)"
+    )
+    with mounted(tmp_path / "m") as folder, target(tmp_path, code) as pid:
+        found = [one for one in judge_dump(facts(pid), DumpChoices()) if one.id == "memory-file"]
+        assert [one.blocks for one in found] == [False]
+        assert str(folder / "x") in facts(pid).look.odd_files[-1].path
+        assert all("gone" not in one.path for one in facts(pid).look.odd_files)
+
+
+def test_whose_terminal_it_is(tmp_path: Path) -> None:
+    master, slave = os.openpty()
+    with target(tmp_path, "", stdin=slave) as pid:
+        os.close(slave)
+        (found,) = findings(pid)
+        assert (found.id, found.blocks) == ("terminal", False)
+        assert f"process {os.getpid()} " in found.reason
+    os.close(master)
