@@ -193,11 +193,18 @@ class GpuUse:
 
 @dataclass(frozen=True, slots=True)
 class NvidiaFacts:
-    """The NVIDIA driver of a host and its GPUs, in NVML's order."""
+    """The NVIDIA driver of a host and its GPUs, in NVML's order.
+
+    `module` is the version of the loaded kernel module and `flavour` open or proprietary, `library`
+    the version of the libraries that programs started now will get; all "" if that is not known.
+    """
 
     driver: str
     cuda: str
     gpus: tuple[Gpu, ...]
+    module: str = ""
+    flavour: str = ""
+    library: str = ""
 
 
 @total_ordering

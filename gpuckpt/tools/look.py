@@ -17,7 +17,7 @@ from gpuckpt.tools.environment import Environment, environment
 from gpuckpt.tools.handles import LostWatch, Pidfd, lost_watches, pidfds
 from gpuckpt.tools.held import DeletedFile, DeviceNode, Terminal, held
 from gpuckpt.tools.locks import HeldLock, LockRival, rivals
-from gpuckpt.tools.mappings import Mapped, mappings
+from gpuckpt.tools.mappings import Mapped, mapped_by, mappings
 from gpuckpt.tools.outside import OutsidePeer, OutsidePipe, outside
 from gpuckpt.tools.places import OddFile, mounts, odd_files
 from gpuckpt.tools.procfs import kibibytes, link, parse_status, read, stats
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gpuckpt.model import Process, Tree
     from gpuckpt.tools.threads import Thread
 
+_IPC: Final = "/dev/shm/cuda.shm."  # noqa: S108 - what CUDA's driver makes for memory it shares
 NAMESPACES: Final = ("pid", "mnt", "net", "user", "uts", "ipc", "cgroup", "time")
 # what a process's children will get, where that can differ from its own
 _CHILDREN: Final = "time_for_children"
@@ -75,6 +76,7 @@ class Look:
     """A tree and what ties it to the world outside.
 
     `above` are its ancestors, nearest first; `tracers` the names of those who trace any of it.
+    `shared_by` has all processes of the host that map the files of CUDA IPC which the tree maps.
     """
 
     tasks: tuple[Task, ...] = ()
@@ -91,6 +93,7 @@ class Look:
     deleted: tuple[DeletedFile, ...] = ()
     terminals: tuple[Terminal, ...] = ()
     nodes: tuple[DeviceNode, ...] = ()
+    shared_by: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     pidfds: tuple[Pidfd, ...] = ()
     watches: tuple[LostWatch, ...] = ()
     odd_files: tuple[OddFile, ...] = ()
@@ -116,6 +119,7 @@ def look(root: Path, tree: Tree, ancestors: tuple[int, ...]) -> Look:
     here = [one for one in tasks if one.namespaces.get("mnt") == own.get("mnt")]
     seen = [(one.process.pid, one.descriptors) for one in here]
     known = mounts(f"{root}/self")
+    ipc = {one.target for task in tasks for one in task.mapped if one.target.startswith(_IPC)}
     return Look(
         tasks=tasks,
         own_namespaces=own,
@@ -131,6 +135,7 @@ def look(root: Path, tree: Tree, ancestors: tuple[int, ...]) -> Look:
         deleted=kept.deleted,
         terminals=kept.terminals,
         nodes=kept.nodes,
+        shared_by=mapped_by(root, ipc) if ipc else {},
         pidfds=pidfds(root, [(one.pid, fds) for one, fds, _ in everything], names),
         huge_left=_huge_left(root),
         watches=lost_watches(root, seen, known),

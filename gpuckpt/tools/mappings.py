@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.tools.descriptors import plain
-from gpuckpt.tools.procfs import read, text
+from gpuckpt.tools.procfs import numbers, read, text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,8 @@ _FIELDS: Final = 6
 class Mapped:
     """One named thing that is mapped, in however many pieces.
 
-    `area` is the first piece as map_files names it, `target` the name without ` (deleted)`.
+    `area` is the first piece as map_files names it, `target` the name without ` (deleted)`;
+    `pieces` counts those that may be read and written.
     """
 
     target: str
@@ -28,6 +29,7 @@ class Mapped:
     inode: int
     shared: bool
     deleted: bool
+    pieces: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +60,34 @@ def mappings(process: Path | str) -> tuple[Mapped, ...]:
 
 def parse_maps(raw: bytes) -> tuple[Mapped, ...]:
     """Read a maps file. A training job has thousands of lines, few of them with other names."""
-    found: dict[tuple[bytes, bytes, bool], Mapped] = {}
+    found: dict[tuple[bytes, bytes, bool], bytes] = {}
+    pieces: dict[tuple[bytes, bytes, bool], int] = {}
     for line in raw.splitlines():
         fields = line.split(None, _FIELDS - 1)
         if len(fields) < _FIELDS or fields[5].startswith(b"["):
             continue
-        shared = fields[1].endswith(b"s")
-        key = (fields[5], fields[4], shared)
-        if key not in found:
-            name, deleted = plain(text(fields[5]))
-            area = fields[0].decode("ascii")
-            found[key] = Mapped(name, area, int(fields[4]), shared, deleted)
-    return tuple(found.values())
+        key = (fields[5], fields[4], fields[1].endswith(b"s"))
+        found.setdefault(key, fields[0])
+        if fields[1].startswith(b"rw"):
+            pieces[key] = pieces.get(key, 0) + 1
+    return tuple(_mapped(key, area, pieces.get(key, 0)) for key, area in found.items())
+
+
+def _mapped(key: tuple[bytes, bytes, bool], area: bytes, pieces: int) -> Mapped:
+    name, deleted = plain(text(key[0]))
+    return Mapped(name, area.decode("ascii"), int(key[1]), key[2], deleted, pieces)
+
+
+def mapped_by(root: Path, names: set[str]) -> dict[str, tuple[int, ...]]:
+    """Return which processes of the host map these files."""
+    found: dict[str, tuple[int, ...]] = {}
+    for pid in numbers(root):
+        try:
+            theirs = {one.target for one in mappings(f"{root}/{pid}")}
+        except OSError:
+            continue
+        found.update({name: (*found.get(name, ()), pid) for name in theirs & names})
+    return found
 
 
 def behind(process: Path | str, mapped: Mapped) -> Behind | None:

@@ -7,8 +7,12 @@ persistence mode, a consumer GPU no MIG. Nothing here knows CUDA.
 from __future__ import annotations
 
 import importlib
+import os
+import platform
+import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gpuckpt.model import Gpu, GpuUse, NvidiaFacts
 
@@ -16,6 +20,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 _T = TypeVar("_T")
+_VERSION: Final = re.compile(r"NVIDIA UNIX (Open )?(?:\S+ )?Kernel Module(?: for \S+)?\s+([\d.]+)")
+_LIBRARY: Final = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.(\d+\.[\d.]+)")
+_LIBRARIES: Final = (
+    f"usr/lib/{platform.machine()}-linux-gnu",
+    "usr/lib64",
+    "usr/lib",
+    "usr/local/nvidia/lib64",
+    "run/nvidia/driver/usr/lib64",
+)
 
 
 class Nvidia:
@@ -25,21 +38,34 @@ class Nvidia:
     with many GPUs.
     """
 
-    def __init__(self, nvml: Any = None) -> None:  # noqa: ANN401 - the library has no types
-        """Use the pynvml module, or whatever stands in for it."""
+    def __init__(
+        self,
+        nvml: Any = None,  # noqa: ANN401 - the library has no types
+        root: Path = Path("/"),
+    ) -> None:
+        """Use the pynvml module, or whatever stands in for it, and the files under `root`."""
         self._given = nvml
+        self._root = root
         self._open: Any = None
 
     def facts(self) -> NvidiaFacts | None:
-        """Return driver and GPUs in NVML's order, None where there is no driver."""
+        """Return driver and GPUs in NVML's order, None where there is no driver.
+
+        Where NVML does not work with the loaded module, as after an upgrade, there are no GPUs.
+        """
         nvml = self._library()
+        module, flavour = _module(self._root)
+        library = _installed(self._root)
         if nvml is None:
-            return None
+            return NvidiaFacts(module, "", (), module, flavour, library) if module else None
         cuda = self._ask(nvml.nvmlSystemGetCudaDriverVersion_v2, default=0)
         return NvidiaFacts(
             driver=_text(self._ask(nvml.nvmlSystemGetDriverVersion, default="")),
             cuda=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
             gpus=tuple(self._gpu(index, handle) for index, handle in self._handles()),
+            module=module,
+            flavour=flavour,
+            library=library,
         )
 
     def uses(self, pids: Iterable[int] | None = None) -> tuple[GpuUse, ...]:
@@ -114,6 +140,28 @@ class Nvidia:
             return call(*args)
         except self._open.NVMLError:
             return default
+
+
+def _module(root: Path) -> tuple[str, str]:
+    """Return version and flavour of the loaded kernel module, empty if there is none."""
+    try:
+        said = (root / "proc/driver/nvidia/version").read_text()
+    except OSError:
+        return "", ""
+    found = _VERSION.search(said)
+    if found is None:
+        return "", ""
+    return found[2], "open" if found[1] else "proprietary"
+
+
+def _installed(root: Path) -> str:
+    """Return the version that the name of the driver's library leads to, "" if it is not found."""
+    for folder in _LIBRARIES:
+        for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+            found = _LIBRARY.fullmatch(os.path.basename(os.path.realpath(root / folder / name)))  # noqa: PTH119
+            if found:
+                return found[1]
+    return ""
 
 
 def _pynvml() -> Any:  # noqa: ANN401 - see Nvidia.__init__

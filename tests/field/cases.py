@@ -19,7 +19,7 @@ C03 | cpu | Whose child a restored job is                                     | 
 C04 | gpu | Hooks and mounts of the NVIDIA container stack                    | unit/flow/test_plan.py::test_a_container_is_named unit/tools/test_host.py::test_containers_are_recognised_by_their_groups
 C05 | cpu | Docker containers                                                 | unit/flow/test_plan.py::test_a_container_is_named unit/tools/test_host.py::test_containers_are_recognised_by_their_groups
 C07 | gpu | A server of many processes, few of them on the GPU                | unit/flow/test_jobs.py::test_the_root_of_a_job unit/flow/test_jobs.py::test_workers_of_one_launcher_are_one_job verdict: TODO plan (table of processes)
-C09 | gpu | Health checks and rendezvous run out during the pause             | verdict: TODO world
+C09 | gpu | Health checks and rendezvous run out during the pause             | unit/flow/test_plan_gpu.py::test_heartbeats_against_the_pause unit/flow/test_plan_gpu.py::test_ranks
 D01 | cpu | io_uring, mapped or only open                                     | root/test_plan_root.py::test_criu_agrees[io_uring] unit/flow/test_plan.py::test_io_uring_by_descriptor_and_by_mapping
 D03 | cpu | Deleted open file above the limit                                 | root/test_plan_root.py::test_criu_agrees[big ghost] unit/flow/test_plan.py::test_deleted_files_up_to_the_limit
 D04 | cpu | Library replaced under a running job                              | root/test_held_root.py::test_a_library_replaced_under_the_job
@@ -43,27 +43,27 @@ D27 | cpu | Not root                                                          | 
 D28 | cpu | An "Error" line that is none                                      | unit/tools/test_criulog.py::test_known_failures_are_translated
 D30 | cpu | A wrapper's exit code                                             | verdict: TODO field
 D32 | cpu | AppArmor or SELinux blocks the injected code                      | unit/flow/test_plan_world.py::test_security_labels verdict: No security module where the tests run, so it is shown on recorded labels.
-G01 | gpu | NVML leftovers on old drivers                                     | unit/flow/test_plan.py::test_drivers_that_are_too_old unit/flow/test_plan.py::test_gpu_files_without_cuda flow/test_dump.py::test_a_device_left_open_ends_the_dump_by_name
-G02 | gpu | The lock kills a process that unloaded NVML                       | unit/tools/test_cuda.py::test_a_process_that_the_lock_kills_is_not_called_a_timeout root/test_fake_gpu.py::test_a_job_that_the_driver_killed_is_not_called_running
-G03 | gpu | Managed memory                                                    | gpu/test_dump.py::test_managed_memory_is_refused gpu/test_cuda.py::test_managed_memory_is_refused_and_the_job_runs_on
-G04 | gpu | CUDA IPC between processes                                        | unit/flow/test_plan.py::test_cuda_ipc_says_who_exports
-G05 | gpu | One locked rank makes calls on its peers hang                     | unit/tools/test_cuda.py::test_all_processes_are_acted_on_at_the_same_time unit/tools/test_cuda.py::test_a_lock_that_runs_out_of_time_says_where_everyone_is unit/tools/test_cuda.py::test_a_call_that_hangs_is_reported_and_can_be_gone_on_from
+G01 | gpu | NVML leftovers on old drivers                                     | unit/flow/test_plan.py::test_drivers_that_are_too_old unit/flow/test_plan.py::test_gpu_files_without_cuda flow/test_dump.py::test_a_device_left_open_ends_the_dump_by_name unit/flow/test_plan_gpu.py::test_drivers
+G02 | gpu | The lock kills a process that unloaded NVML                       | unit/tools/test_cuda.py::test_a_process_that_the_lock_kills_is_not_called_a_timeout root/test_fake_gpu.py::test_a_job_that_the_driver_killed_is_not_called_running unit/flow/test_plan_gpu.py::test_traces_of_gpu_state
+G03 | gpu | Managed memory                                                    | gpu/test_dump.py::test_managed_memory_is_refused gpu/test_cuda.py::test_managed_memory_is_refused_and_the_job_runs_on unit/flow/test_plan_gpu.py::test_traces_of_gpu_state
+G04 | gpu | CUDA IPC between processes                                        | unit/flow/test_plan.py::test_cuda_ipc_says_who_exports unit/flow/test_plan_gpu.py::test_cuda_ipc_that_somebody_uses
+G05 | gpu | One locked rank makes calls on its peers hang                     | unit/tools/test_cuda.py::test_all_processes_are_acted_on_at_the_same_time unit/tools/test_cuda.py::test_a_lock_that_runs_out_of_time_says_where_everyone_is unit/tools/test_cuda.py::test_a_call_that_hangs_is_reported_and_can_be_gone_on_from unit/flow/test_plan_gpu.py::test_ranks
 G06 | gpu | A job kind that cannot be restored on these GPUs                  | verdict: TODO rehearse
 G07 | gpu | All locks before anything is frozen                               | unit/flow/test_plan.py::test_stopped_processes root/test_plan_root.py::test_a_frozen_control_group flow/test_dump.py::test_a_process_that_starts_cuda_late_is_locked_too
 G09 | gpu | The first call after the restore never returns                    | verdict: TODO target (progress)
 G11 | gpu | MPS clients                                                       | unit/flow/test_plan.py::test_mps_clients_and_servers
-G12 | gpu | Forked workers hold the GPU's files                               | unit/flow/test_plan.py::test_gpu_files_without_cuda
+G12 | gpu | Forked workers hold the GPU's files                               | unit/flow/test_plan.py::test_gpu_files_without_cuda unit/flow/test_plan_gpu.py::test_who_holds_a_gpu_without_cuda
 G13 | gpu | CRIU's own timeout in the middle of a lock                        | gpu/test_dump.py::test_a_long_kernel_times_out gpu/test_cuda.py::test_a_lock_gives_up_on_a_long_kernel_and_the_job_runs_on
 G15 | gpu | Locked or checkpointed by somebody before                         | root/test_fake_gpu.py::test_a_job_that_somebody_else_suspended_is_refused
 G16 | gpu | The driver's caller is killed in mid-action                       | unit/tools/test_cuda.py::test_call_processes_are_deaf_to_signals_meant_for_us gpu/test_cuda.py::test_when_gpuckpt_is_killed_in_mid_checkpoint_the_job_runs_on
 G17 | gpu | The GPU is full when the state comes back                         | faults/test_restore.py::test_too_little_gpu_memory_is_refused_before_anything unit/tools/test_cuda_target.py::test_the_switch_never_restores_into_a_full_gpu
 G19 | gpu | Persistence mode is off                                           | unit/flow/test_plan.py::test_modes_count_on_the_gpus_in_use
-G20 | gpu | Missing permission that looks like a driver bug                   | unit/flow/test_plan.py::test_a_missing_capability_is_named unit/flow/test_plan.py::test_other_namespaces_than_ours unit/tools/test_cuda_driver.py::test_a_driver_that_does_not_start_is_missing
+G20 | gpu | Missing permission that looks like a driver bug                   | unit/flow/test_plan.py::test_a_missing_capability_is_named unit/flow/test_plan.py::test_other_namespaces_than_ours unit/tools/test_cuda_driver.py::test_a_driver_that_does_not_start_is_missing unit/flow/test_plan_world.py::test_what_the_host_forbids
 G21 | gpu | A map of some GPUs only                                           | unit/image/test_image_compare.py::test_a_gpu_that_stayed_is_mapped_to_itself gpu/test_cuda.py::test_a_refused_map_changes_nothing
 G22 | gpu | Another count, order or model of GPUs                             | unit/image/test_image_compare.py::test_gpu_count_model_memory_and_mig unit/image/test_image_compare.py::test_gpus_are_paired_with_their_own_model
 G23 | gpu | PCI bus ids of the old node                                       | unit/image/test_image_compare.py::test_another_bus_id_is_warned_of
-G25 | gpu | A profiler inside the job                                         | verdict: TODO world
-G26 | gpu | Lock works, checkpoint does not exist here                        | root/test_fake_gpu.py::test_a_refusing_driver_leaves_the_job_running[checkpoint-operation not supported-gpu_step_failed]
+G25 | gpu | A profiler inside the job                                         | unit/flow/test_plan_gpu.py::test_profilers
+G26 | gpu | Lock works, checkpoint does not exist here                        | root/test_fake_gpu.py::test_a_refusing_driver_leaves_the_job_running[checkpoint-operation not supported-gpu_step_failed] unit/flow/test_plan_gpu.py::test_other_processors
 G27 | gpu | Tool, plugin and driver of different ages                         | unit/tools/test_cuda_driver.py::test_a_driver_without_the_calls_is_missing unit/tools/test_cuda.py::test_a_named_program_that_cannot_be_used_says_so unit/flow/test_doctor.py::test_what_is_wrong_is_found
 G28 | gpu | Iterative dumps of a CUDA process                                 | verdict: gpuckpt never makes a pre-dump: CRIU is run once, while the state is already in host memory.
 G29 | gpu | gdrcopy's device                                                  | unit/flow/test_plan_places.py::test_devices
@@ -73,7 +73,7 @@ G32 | gpu | GPU bytes land in host memory                                     | 
 G33 | gpu | The restore thread cannot be found                                | root/test_fake_gpu.py::test_a_job_that_somebody_else_suspended_is_refused verdict: CRIU is always started with an empty plugin folder, so the CUDA state has one owner.
 G34 | gpu | CRIU says restored, and the process is gone                       | verdict: TODO field
 G35 | gpu | The resume never returns                                          | unit/tools/test_cuda.py::test_a_call_that_hangs_is_reported_and_can_be_gone_on_from
-G36 | gpu | Ending a restored process takes the host down                     | faults/test_restore.py::test_every_call_of_a_restore faults/test_restore.py::test_a_failed_look_does_as_it_was_told gpu/test_dump.py::test_a_failed_probe_kills_without_harm
+G36 | gpu | Ending a restored process takes the host down                     | faults/test_restore.py::test_every_call_of_a_restore faults/test_restore.py::test_a_failed_look_does_as_it_was_told gpu/test_dump.py::test_a_failed_probe_kills_without_harm unit/flow/test_plan_gpu.py::test_drivers
 G37 | gpu | A library path meant for another C library                        | unit/tools/test_run.py::test_the_environment_is_short
 O01 | cpu | First contact is in the maintenance window                        | root/test_command_line.py::test_the_doctor_tells_all_that_is_missing verdict: TODO plan, field
 O02 | cpu | One error at a time                                               | root/test_plan_root.py::test_everything_at_once

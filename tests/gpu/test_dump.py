@@ -160,9 +160,14 @@ def test_threads_that_poll_the_gpu_all_the_time(
 
 
 def test_managed_memory_is_refused(start: Start, operator: Field, cuda: Cuda) -> None:
-    """The driver refuses after the lock: everything is put back, and the text says why."""
+    """The plan sees it; else the driver refuses after the lock, and everything is put back."""
     job = start("managed.py")
     answer = operator.gpuckpt("dump", job.pid, "-o", operator.folder / "image")
+    assert answer.error == "blocked"
+    assert [one["id"] for one in answer.json["error"]["findings"]] == ["managed-memory"]
+    answer = operator.gpuckpt(
+        "dump", job.pid, "-o", operator.folder / "image", "--ignore", "managed-memory"
+    )
     assert answer.code == 5
     assert "managed" in answer.json["error"]["hint"]
     assert cuda.states([job.pid]) == {job.pid: CudaState.RUNNING}

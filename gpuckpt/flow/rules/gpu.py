@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.flow.rules.rule import Rule, descriptor, size
-from gpuckpt.model import CudaState, Version, blocker, warning
+from gpuckpt.model import CudaState, blocker, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,25 +16,13 @@ if TYPE_CHECKING:
     from gpuckpt.model import Finding, Gpu
     from gpuckpt.tools.look import Task
 
-_OLDEST_DRIVER: Final = Version("570")
 # all that the driver makes, except the files of GPUDirect Storage, which no checkpoint covers
 GPU_NODE: Final = re.compile(r"/dev/nvidia(?!-fs).*")
-# what CUDA IPC leaves in both exporter and importer, seen with driver 580.159
-_IPC: Final = re.compile(r"/dev/shm/cuda\.shm\.[0-9a-f]+\.([0-9a-f]+)\.[0-9a-f]+")  # noqa: S108
+# by the name or the command line
+_LOADER: Final = re.compile(r"\bpt_data_worker\b|DataLoader")
+_COMPILER: Final = re.compile(r"compile_worker|triton.*compil|AsyncCompile")
+_WATCHER: Final = re.compile(r"nvidia-smi|nvtop|gpustat|nvitop|dcgm|wandb|gpu_stats|nvml")
 _MPS_NAME: Final = "CUDA_MPS_PIPE_DIRECTORY"
-
-
-def driver_too_old(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
-    """Before 570 there is no lock with a timeout, and NVML's files stay open."""
-    if facts.nvidia is None or not _uses_gpu(facts):
-        return
-    if Version(facts.nvidia.driver) < _OLDEST_DRIVER:
-        yield blocker(
-            "driver-too-old",
-            f"driver {facts.nvidia.driver}",
-            f"The NVIDIA driver is older than {_OLDEST_DRIVER}, which a checkpoint needs.",
-            f"Install driver {_OLDEST_DRIVER} or newer; 580 or newer to restore on other GPUs.",
-        )
 
 
 def mig(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
@@ -100,39 +88,49 @@ def _mps_pipe(task: Task) -> str:
 
 
 def gpu_without_cuda(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
-    """Forked workers and NVML users hold GPU files that no driver call will release."""
+    """Forked children hold GPU files that no driver call will release."""
     told = set(facts.cuda_pids)
+    tasks = {task.process.pid: task for task in facts.look.tasks}
     for node in facts.look.nodes:
         if node.pid in told or not GPU_NODE.fullmatch(node.path):
             continue
         told.add(node.pid)
+        what, remedy = _holder(tasks.get(node.pid), tasks)
         yield blocker(
             "gpu-without-cuda",
             descriptor(node.fd, node.path),
-            "The process holds the GPU's device files, but the driver knows no CUDA state of it: "
-            "it was forked after CUDA started (a data loader, a compile worker), or it only "
-            "watches the GPU through NVML.",
-            "Use spawn or forkserver workers, wait until they have ended, or stop the watcher.",
+            f"{what} holds the GPU's device files, but the driver knows no CUDA state of it and "
+            "will not release them.",
+            remedy,
             node.pid,
         )
 
 
-def cuda_ipc(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
-    """A checkpoint destroys an IPC importer: on driver 580 it can never be restored."""
-    for task in facts.look.tasks:
-        names = [one.target for one in task.mapped] + [one.target for one in task.descriptors]
-        shared = sorted({name for name in names if _IPC.fullmatch(name)})
-        for name in shared:
-            exporter = _IPC.fullmatch(name)
-            pid = int(exporter[1], 16) if exporter else 0
-            role = "offers" if pid == task.process.pid else f"uses process {pid}'s"
-            yield blocker(
-                "cuda-ipc",
-                name,
-                f"The process {role} GPU memory shared by CUDA IPC, which does not survive.",
-                "Share tensors through the CPU, or let the job drop them before the dump.",
-                task.process.pid,
-            )
+def _holder(task: Task | None, tasks: dict[int, Task]) -> tuple[str, str]:
+    """Say what holds a GPU without CUDA, and how a job does without it."""
+    spawn = "Start workers by spawn or forkserver, or dump when they have ended"
+    if task is None:
+        return "The process", f"{spawn}."
+    words = f"{task.process.comm} {task.process.command}"
+    if _LOADER.search(words):
+        return (
+            "This DataLoader worker",
+            f"{spawn} (DataLoader(multiprocessing_context='forkserver'), num_workers=0).",
+        )
+    if _COMPILER.search(words):
+        return (
+            "This compile worker",
+            "Set TORCHINDUCTOR_WORKER_START=subprocess, or dump when compilation is over.",
+        )
+    if _WATCHER.search(words):
+        return "This watcher of the GPU", "Stop it before the dump, or keep it out of the tree."
+    parent = tasks.get(task.process.ppid)
+    if parent is not None and parent.process.argv == task.process.argv:
+        return (
+            f"A child that process {task.process.ppid} forked after CUDA had started",
+            f"{spawn}.",
+        )
+    return "The process", f"{spawn}; stop it if it only watches the GPU."
 
 
 def gpu_failed(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
@@ -181,10 +179,6 @@ def gpu_shared(facts: DumpFacts, choices: DumpChoices) -> Iterator[Finding]:
         )
 
 
-def _uses_gpu(facts: DumpFacts) -> bool:
-    return bool(facts.cuda_pids) or any(GPU_NODE.fullmatch(one.path) for one in facts.look.nodes)
-
-
 def _gpus(facts: DumpFacts) -> Iterator[Gpu]:
     """Return the GPUs the tree uses; all of the host where NVML does not say which."""
     if facts.nvidia is None or not facts.cuda_pids:
@@ -194,12 +188,10 @@ def _gpus(facts: DumpFacts) -> Iterator[Gpu]:
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    driver_too_old,
     mig,
     persistence_off,
     mps,
     gpu_without_cuda,
-    cuda_ipc,
     gpu_failed,
     gpu_suspended,
     gpu_shared,

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 
 # every kernel, of whatever language, is told its ports by such a file
 _CONNECTION: Final = re.compile(r"(.*/)?kernel-[0-9A-Za-z-]+\.json")
+_INJECTIONS: Final = ("CUDA_INJECTION64_PATH", "CUDA_INJECTION32_PATH", "NVTX_INJECTION64_PATH")
+_INJECTED: Final = re.compile(
+    r"/lib(ToolsInjection|cuda-injection|sanitizer-\w+|InterceptorInjection|TreeLauncher)\w*[.\w]*"
+    r"\.so|/libcudadebugger\.so"
+)
+_TOOL: Final = re.compile(r"(nsys(-launcher)?|ncu|nv-nsight-cu-cli|compute-sanitizer|cuda-gdb)\b")
 _OUTPUT: Final = re.compile(r"/(?!dev/|proc/|sys/)")
 
 
@@ -36,6 +42,36 @@ def jupyter_kernel(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
         f"{whole or 'Dump its server with all kernels'}, or run the work as a plain script.",
         root.pid,
     )
+
+
+def profiler(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """Tools that sit between a job and the driver do not survive a checkpoint.
+
+    PyTorch maps CUPTI always, so that library alone says nothing.
+    """
+    known = set(facts.cuda_pids)
+    above = next((one for one in facts.look.above if _TOOL.match(_program(one.command))), None)
+    for task in facts.look.tasks:
+        pid = task.process.pid
+        if pid not in known:
+            continue
+        names = (name for name in _INJECTIONS if task.settings.get(name))
+        library = next((one.target for one in task.mapped if _INJECTED.search(one.target)), "")
+        what = next(names, library) or (f"process {above.pid} {above.command}" if above else "")
+        if what:
+            yield blocker(
+                "profiler",
+                what,
+                "A profiler or debugger of CUDA is in the job, and the driver does not checkpoint "
+                "with one.",
+                "Start the job without it.",
+                pid,
+            )
+
+
+def _program(command: str) -> str:
+    first, _, rest = command.partition(" ")
+    return f"{first.rpartition('/')[2]} {rest}"
 
 
 def outputs_repeated(facts: DumpFacts, choices: DumpChoices) -> Iterator[Finding]:
@@ -59,4 +95,4 @@ def outputs_repeated(facts: DumpFacts, choices: DumpChoices) -> Iterator[Finding
         )
 
 
-RULES: Final[tuple[Rule, ...]] = (jupyter_kernel, outputs_repeated)
+RULES: Final[tuple[Rule, ...]] = (jupyter_kernel, profiler, outputs_repeated)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from gpuckpt.model import GpuUse
 from gpuckpt.tools.nvidia import Nvidia
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Refused(Exception):
@@ -103,3 +108,41 @@ def test_the_real_library_answers_or_is_absent() -> None:
     facts = nvidia.facts()
     assert facts is None or facts.driver
     nvidia.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "module", "flavour"),
+    [
+        (
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build",
+            "580.159.04",
+            "open",
+        ),
+        (
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC",
+            "535.104.05",
+            "proprietary",
+        ),
+        ("NVRM version: something else", "", ""),
+    ],
+)
+def test_module_and_library(tmp_path: Path, said: str, module: str, flavour: str) -> None:
+    version = tmp_path / "proc/driver/nvidia/version"
+    version.parent.mkdir(parents=True)
+    version.write_text(f"{said}\nGCC version:  gcc version 12.3.0\n")
+    folder = tmp_path / "usr/lib64"
+    folder.mkdir(parents=True)
+    (folder / "libcuda.so.590.44.01").write_text("")
+    (folder / "libcuda.so.1").symlink_to("libcuda.so.590.44.01")
+    facts = Nvidia(_Library(), tmp_path).facts()
+    assert facts is not None
+    assert (facts.module, facts.flavour, facts.library) == (module, flavour, "590.44.01")
+    # NVML does not work with a module of another version
+    library = _Library()
+    library.nvmlInit = refuse  # type: ignore[method-assign]
+    broken = Nvidia(library, tmp_path).facts()
+    assert (broken.driver if broken is not None else "") == module
+    (folder / "libcuda.so.1").unlink()
+    whole = Nvidia(_Library(), tmp_path).facts()
+    assert whole is not None
+    assert whole.library == ""
