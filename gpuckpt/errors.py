@@ -13,14 +13,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from gpuckpt.model import CudaOutcome, Finding
+    from gpuckpt.model import Condition, CudaOutcome, Finding
 
 
 class GpuckptError(Exception):
     """The root of all errors meant for the user.
 
     `job` says in a sentence what became of the job. `log` is where evidence was kept, `excerpt`
-    the lines of a program's output that matter.
+    the lines of a program's output that matter. `processes` is filled in where something of the
+    job is not as it had been.
     """
 
     code: ClassVar[int] = 1
@@ -44,6 +45,7 @@ class GpuckptError(Exception):
         self.findings = tuple(findings)
         self.log = log
         self.excerpt = tuple(excerpt)
+        self.processes: tuple[Condition, ...] = ()
 
     @property
     def exit_code(self) -> int:

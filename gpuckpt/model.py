@@ -159,6 +159,24 @@ class Tree:
 
 
 @dataclass(frozen=True, slots=True)
+class Condition:
+    """How one process of a job is after something failed.
+
+    `cuda` is None where the driver does not tell or there was no CUDA, `cuda_before` what it had
+    been; `differs`: something is not as it had been.
+    """
+
+    pid: int
+    command: str
+    exists: bool
+    stopped: bool
+    tracer: int
+    cuda: CudaState | None
+    cuda_before: CudaState | None
+    differs: bool
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceUse:
     """A device file that a process still holds, by descriptor (`fd`) or by mapping (None)."""
 

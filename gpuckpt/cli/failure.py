@@ -15,11 +15,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuckpt.cli.page import Block, Fields, Findings, Page, Tone, Verbatim
+from gpuckpt.cli.page import Block, Fields, Findings, Page, Table, Tone, Verbatim
 from gpuckpt.errors import Bug, GpuckptError, Interrupted, UsageError
 
 if TYPE_CHECKING:
     from typer import TyperException
+
+    from gpuckpt.model import Condition
 
 _TAIL = 3
 
@@ -31,6 +33,8 @@ def page(doing: str, error: GpuckptError) -> Page:
         blocks.append(Fields((("job", error.job),)))
     if error.findings:
         blocks.append(Findings(error.findings))
+    if error.processes:
+        blocks.append(_processes(error.processes))
     rows = [("next", error.hint)] if error.hint else []
     if error.log is not None:
         rows.append(("log", str(error.log)))
@@ -49,6 +53,7 @@ def payload(error: GpuckptError) -> dict[str, object]:
         "hint": error.hint,
         "job": error.job,
         "findings": error.findings,
+        "processes": error.processes,
         "log": error.log,
         "excerpt": error.excerpt,
     }
@@ -75,6 +80,33 @@ def unforeseen(error: BaseException, state_dir: Path) -> Bug:
         log=_keep(text, state_dir),
         excerpt=text.rstrip().splitlines()[-_TAIL:],
     )
+
+
+def _processes(processes: tuple[Condition, ...]) -> Table:
+    """Show how each process of the job is now."""
+    return Table(
+        "the job's processes now",
+        ("pid", "is there", "stopped", "traced by", "CUDA", "CUDA before", "command"),
+        tuple(
+            (
+                str(one.pid),
+                "yes" if one.exists else "no",
+                "yes" if one.stopped else "no",
+                str(one.tracer or "nobody"),
+                _cuda(one),
+                str(one.cuda_before or "none"),
+                one.command,
+            )
+            for one in processes
+        ),
+        right=frozenset({0}),
+    )
+
+
+def _cuda(one: Condition) -> str:
+    if one.cuda_before is None:
+        return "none"
+    return str(one.cuda) if one.cuda is not None else "unknown"
 
 
 def _title(doing: str, error: GpuckptError) -> str:

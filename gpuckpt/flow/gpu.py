@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import (
@@ -18,6 +19,7 @@ from gpuckpt.errors import (
     GpuStepFailed,
 )
 from gpuckpt.flow.memory import memory_need, memory_short
+from gpuckpt.flow.refusals import lost, missing_access, translated
 from gpuckpt.model import CudaState
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ def states_of(tools: Toolbox, pids: Iterable[int]) -> States:
     try:
         found = tools.cuda.states(candidates)
     except CudaCallFailed as why:
-        raise _translated(why) from why
+        raise translated(why, partial(missing_access, tools)) from why
     return {pid: state for pid, state in found.items() if state is not CudaState.NONE}
 
 
@@ -140,7 +142,7 @@ class CudaTree:
         try:
             self._tools.cuda.checkpoint(self.pids)
         except CudaCallFailed as why:
-            raise _translated(why) from why
+            raise self._translated(why) from why
 
     def check_leftovers(self, pids: Iterable[int]) -> None:
         """Make sure that no process of the tree still holds a GPU device.
@@ -175,24 +177,43 @@ class CudaTree:
                 for pid, state in now.items()
                 if state is CudaState.CHECKPOINTED and self.first[pid] is not CudaState.CHECKPOINTED
             ]
-            if away:
-                self._wait_for_memory(away, gpu_map or {})
-                self._tools.cuda.restore(away, gpu_map or {})
-                now |= dict.fromkeys(away, CudaState.LOCKED)
+            refused = self._restore(away, gpu_map or {}) if away else None
+            if refused and gpu_map is not None:  # a job just restored, which is ended as a whole
+                raise refused
+            back = {pid: one for pid, one in now.items() if pid not in away}
+            back |= dict.fromkeys(away, CudaState.LOCKED)
+            if refused:
+                back |= {one.pid: one.after or CudaState.NONE for one in refused.failed}
             locked = [
                 pid
-                for pid, state in now.items()
+                for pid, state in back.items()
                 if state is CudaState.LOCKED and self.first[pid] is CudaState.RUNNING
             ]
             if locked:
                 self._tools.cuda.unlock(locked)
         except CudaCallFailed as why:
-            raise _translated(why) from why
+            raise self._translated(why, mapped=bool(gpu_map)) from why
+        if refused:
+            raise self._translated(refused) from refused
+        if failed := [pid for pid, state in now.items() if state is CudaState.FAILED]:
+            raise lost(failed)
+
+    def _restore(self, pids: list[int], gpu_map: Mapping[str, str]) -> CudaCallFailed | None:
+        """Restore processes; return what was refused: the others need not suffer for it."""
+        self._wait_for_memory(pids, gpu_map)
+        try:
+            self._tools.cuda.restore(pids, gpu_map)
+        except CudaCallFailed as why:
+            return why
+        return None
+
+    def _translated(self, why: CudaCallFailed, *, mapped: bool = False) -> GpuStepFailed:
+        return translated(why, partial(missing_access, self._tools), mapped=mapped)
 
     def _after_failed_lock(self, why: CudaCallFailed, ends: float) -> None:
         """Let go of those that were locked, and decide whether another round makes sense."""
         if not why.timed_out:
-            raise _translated(why) from why
+            raise self._translated(why) from why
         self.bring_back()
         self._interrupts.check()
         if time.monotonic() >= ends:
@@ -215,7 +236,7 @@ class CudaTree:
         try:
             self.threads |= self._tools.cuda.open(first, known)
         except CudaCallFailed as why:
-            raise _translated(why) from why
+            raise self._translated(why) from why
 
     def _wait_for_memory(self, pids: list[int], gpu_map: Mapping[str, str]) -> None:
         """Wait until each GPU has the room that the processes need.
@@ -241,19 +262,3 @@ class CudaTree:
     def expect(self, uses: Iterable[GpuUse]) -> None:
         """Say what the processes will need on each GPU, where nobody could ask them (restore)."""
         self._uses = tuple(uses)
-
-
-def _translated(why: CudaCallFailed) -> GpuStepFailed:
-    """Say in words what a refused driver call means."""
-    names = {outcome.error for outcome in why.failed}
-    hint = ""
-    if "NOT_SUPPORTED" in names and why.action == "checkpoint":
-        hint = (
-            "The driver cannot checkpoint something the job uses: managed (unified) memory, "
-            "CUDA IPC or MIG, most often."
-        )
-    elif "OUT_OF_MEMORY" in names:
-        hint = "There is too little memory on the GPU or on the host for this job's GPU bytes."
-    elif "NOT_READY" in names:
-        hint = GpuLockTimeout.default_hint
-    return GpuStepFailed(why.message, hint=hint, excerpt=why.excerpt)

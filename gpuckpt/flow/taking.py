@@ -6,9 +6,17 @@ looks at the tree that tell whether it is still the one that was looked at.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from gpuckpt.errors import DumpFailed, NoSuchProcess, ProcessChanged
+from gpuckpt.errors import (
+    DumpFailed,
+    GpuckptError,
+    NoSuchProcess,
+    ProcessChanged,
+    UndoIncomplete,
+)
+from gpuckpt.flow.condition import conditions
 from gpuckpt.flow.gpu import CudaTree
 from gpuckpt.flow.undo import Undo
 
@@ -90,8 +98,21 @@ class Taking:
             self._record.reporter.warn(f"{why}; putting everything back")
         # then the job's end is the very reason, not something that is left to be put back
         self._end_was_noticed = isinstance(why, ProcessChanged | NoSuchProcess)
-        self.undo.run(why)
+        try:
+            self.undo.run(why)
+        except UndoIncomplete as left:
+            self._tell_conditions(left)
+            raise
+        self._tell_conditions(why)
         self._operation.journal.close(self.entry)
+
+    def _tell_conditions(self, why: BaseException) -> None:
+        """Say of every process how it is now, if any is not as it had been."""
+        if isinstance(why, GpuckptError):
+            with suppress(OSError):
+                why.processes = conditions(self._tools, self.sight.tree, self.cuda.first)
+            with suppress(OSError):
+                self._tools.cuda.close()
 
     def let_go(self) -> None:
         """Nothing is left to be undone: release the driver's helpers, forget the operation."""

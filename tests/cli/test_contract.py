@@ -162,7 +162,16 @@ def test_every_error_as_json(
     assert (ran.json["command"], ran.json["ok"]) == ("dump", False)
     assert ran.json["exit_code"] == ran.code == flows.error.exit_code
     told = ran.json["error"]
-    assert set(told) == {"name", "message", "hint", "job", "findings", "log", "excerpt"}
+    assert set(told) == {
+        "name",
+        "message",
+        "hint",
+        "job",
+        "findings",
+        "processes",
+        "log",
+        "excerpt",
+    }
     assert (told["name"], told["message"]) == (error.name, flows.error.message)
     assert len(told["findings"]) == len(flows.error.findings)
     for finding in told["findings"]:
