@@ -17,6 +17,29 @@ if TYPE_CHECKING:
 # the tree has to live in these together with us; CRIU 4.2.1 dumps a tree with its own uts, ipc or
 # cgroup namespace, but only if all its processes share one
 _WITH_US: Final = {"pid": "process", "mnt": "mount", "net": "network", "user": "user"}
+# what programs in a container find in their environment
+_BY_VARIABLE: Final = {
+    "APPTAINER_CONTAINER": "an Apptainer container",
+    "SINGULARITY_CONTAINER": "a Singularity container",
+    "FLATPAK_ID": "a Flatpak sandbox",
+    "SNAP_INSTANCE_NAME": "a snap",
+    "ENROOT_ROOTFS": "an Enroot container",
+    "KUBERNETES_SERVICE_HOST": "a Kubernetes pod",
+}
+# and the programs that make them, which stay above or at the top of the tree
+_BY_PROGRAM: Final = {
+    "systemd-nspawn": "a systemd-nspawn container",
+    "conmon": "a Podman container",
+    "lxc-start": "an LXC container",
+    "starter": "an Apptainer container",
+    "starter-suid": "an Apptainer container",
+    "appinit": "an Apptainer container",
+    "sinit": "a Singularity container",
+    "bwrap": "a bubblewrap sandbox",
+    "firejail": "a Firejail sandbox",
+    "nsjail": "an nsjail sandbox",
+    "unshare": "namespaces made by unshare",
+}
 _TOGETHER: Final = {
     "uts": "host name",
     "ipc": "System V IPC",
@@ -95,18 +118,33 @@ def _others(
             groups.setdefault(name, []).append(task)
     for name, tasks in groups.items():
         more = f" ({len(tasks)} processes of the tree are in it)" if len(tasks) > 1 else ""
-        inside = f" It runs in {tasks[0].container}." if tasks[0].container else ""
+        found = _container(facts, tasks[0])
+        inside = f" It runs in {found}." if found else ""
         yield blocker(
             f"namespace-{kind}",
             name,
             f"The process is in another {word} namespace than {whose}{more}.{inside}",
-            _container_remedy(tasks[0], kind),
+            _container_remedy(found, kind),
             tasks[0].process.pid,
         )
 
 
-def _container_remedy(task: Task, kind: str) -> str:
+def _container(facts: DumpFacts, task: Task) -> str:
+    """Name what a process in another namespace lives in, "" if nothing tells."""
     if task.container:
+        return task.container
+    if told := task.settings.get("container"):
+        return f"a {told} container"
+    for name, what in _BY_VARIABLE.items():
+        if name in task.environment:
+            return what
+    around = [*(one.process.comm for one in facts.look.tasks)]
+    around += [one.comm for one in facts.look.above]
+    return next((_BY_PROGRAM[name] for name in around if name in _BY_PROGRAM), "")
+
+
+def _container_remedy(container: str, kind: str) -> str:
+    if container and container != _BY_PROGRAM["unshare"]:
         return "Use the container runtime's own checkpoint, or run the job outside a container."
     if kind == "pid":
         return "Run gpuckpt inside that namespace, or start the job without one of its own."

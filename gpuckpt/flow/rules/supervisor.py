@@ -108,10 +108,13 @@ _RESTARTS: Final = frozenset({"always", "on-failure", "on-abnormal", "on-abort"}
 
 
 def supervised(facts: DumpFacts, choices: DumpChoices) -> Iterator[Finding]:
-    """Name the nearest one above that will act when the job is gone; with --leave-running none."""
-    if choices.leave_running:
+    """Name the nearest one above that will act when the job is gone, if it will be gone."""
+    if choices.leave_running or choices.rehearsal:
         return
     seen = [(one, kind) for one in _watchers(facts) if (kind := _known(one)) is not None]
+    root = facts.tree.root
+    if root.sid == root.pid:  # setsid, nohup and `&` in a script: it does not wait for this job
+        seen = [one for one in seen if one[1] not in {_SCRIPT, _LOOP}]
     seen.sort(key=lambda one: not one[1].blocks)
     for one, kind in seen[:1]:
         yield (blocker if kind.blocks else warning)(
@@ -119,7 +122,7 @@ def supervised(facts: DumpFacts, choices: DumpChoices) -> Iterator[Finding]:
             f"process {one.pid} {one.command}",
             f"The dump takes the job away, and this {kind.name} above it then {kind.does}.",
             kind.remedy.format(pid=one.pid),
-            facts.tree.root.pid,
+            root.pid,
         )
 
 
@@ -149,7 +152,7 @@ def _known(one: Above) -> _Kind | None:
 def service(facts: DumpFacts, choices: DumpChoices) -> Iterator[Finding]:
     """Tell what systemd does when the main process of a unit is gone."""
     unit = facts.unit
-    if unit is None or choices.leave_running:
+    if unit is None or choices.leave_running or choices.rehearsal:
         return
     if unit.main_pid and unit.main_pid not in facts.tree.pids:
         return  # cron's and sshd's units hold jobs that systemd does not watch

@@ -142,9 +142,12 @@ SCRIPT = up("bash run.sh", 61, kind="script", waits=True)
     ],
 )
 def test_who_watches(above: tuple[Above, ...], says: tuple[bool, str] | None) -> None:
-    known = facts(look={"above": above})
+    known = facts(process(100, sid=50), look={"above": above})
     found = judge(known)
-    assert judge(known, leave_running=True) == []
+    assert judge(known, leave_running=True) == judge(known, rehearsal=True) == []
+    # a script does not wait for what it has started in a session of its own
+    detached = judge(facts(process(100), look={"above": above}))
+    assert detached == [one for one in found if "this shell script" not in one.reason]
     if says is None:
         assert found == []
     else:
@@ -203,3 +206,28 @@ def test_outputs_of_a_job_that_goes_on() -> None:
     (found,) = judge(known, leave_running=True)
     assert (found.id, found.blocks) == ("outputs-repeated", False)
     assert found.object == "fd 1 /work/log and 1 more"
+
+
+@pytest.mark.parametrize(
+    ("special", "above", "name"),
+    [
+        ({"settings": {"container": "podman"}}, (), "podman container"),
+        ({"environment": frozenset({"APPTAINER_CONTAINER"})}, (), "Apptainer"),
+        ({"environment": frozenset({"FLATPAK_ID"})}, (), "Flatpak"),
+        ({"environment": frozenset({"SNAP_INSTANCE_NAME"})}, (), "snap"),
+        ({"environment": frozenset({"KUBERNETES_SERVICE_HOST"})}, (), "Kubernetes"),
+        ({}, ("systemd-nspawn -D /c",), "systemd-nspawn"),
+        ({}, ("starter-suid x",), "Apptainer"),
+        ({}, ("bwrap --unshare-all x",), "bubblewrap"),
+        ({}, ("unshare -m python",), "unshare"),
+        ({}, ("bash",), ""),
+    ],
+)
+def test_containers_by_their_names(special: Any, above: tuple[str, ...], name: str) -> None:
+    inside = task(process(100), namespaces=HERE | {"mnt": "mnt:[2]"}, **special)
+    higher = tuple(up(line) for line in above)
+    (found,) = judge(facts(look={"tasks": (inside,), "above": higher}))
+    assert found.id == "namespace-mnt"
+    assert (name in found.reason) if name else ("runs in" not in found.reason)
+    # the same names without a namespace of its own say nothing
+    assert told(facts(look={"tasks": (task(process(100), **special),)})) == []
