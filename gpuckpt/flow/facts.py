@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DumpNeeds:
-    """What CRIU has to be told for this tree; a restore repeats the first three.
+    """What CRIU has to be told for this tree; a restore repeats all but the sizes.
 
     `ghost_bytes` counts deleted files that go into the image, `largest_ghost` the biggest of them.
     """
@@ -35,6 +35,7 @@ class DumpNeeds:
     link_remap: bool
     ghost_bytes: int
     largest_ghost: int
+    external_unix: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,7 @@ class DumpFacts:
             link_remap=any(file.links for file in self.look.deleted),
             ghost_bytes=sum(ghosts),
             largest_ghost=max(ghosts, default=0),
+            external_unix=any(one.found_again for one in self.look.peers),
         )
 
     @property

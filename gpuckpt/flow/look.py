@@ -107,6 +107,7 @@ def look(tools: Toolbox, request: DumpRequest, *, image: bool = True) -> Sight:
             file_locks=request.file_locks or facts.needs.file_locks,
             shell_job=facts.needs.shell_job,
             link_remap=facts.needs.link_remap,
+            external_unix=facts.needs.external_unix,
             ghost_limit=request.ghost_limit,
         ),
         findings=judge_dump(facts, choices),

@@ -147,6 +147,7 @@ def _options(dumped: Dumped) -> DumpOptions:
         file_locks=options.file_locks,
         shell_job=options.shell_job,
         link_remap=options.link_remap,
+        external_unix=options.external_unix,
         leave_running=dumped.leave_running,
     )
 

@@ -244,4 +244,5 @@ def _options(manifest: Manifest) -> CriuOptions:
         file_locks=options.file_locks,
         shell_job=options.shell_job,
         link_remap=options.link_remap,
+        external_unix=options.external_unix,
     )

@@ -1,7 +1,6 @@
 """manifest.json: what an image holds, where it came from and what a restore needs.
 
-The wire types of format 1, their encoding, and the one place that decides whether this
-gpuckpt may use an image at all. FORMAT.md describes every field.
+The wire types of format 1, and whether this gpuckpt may use an image. FORMAT.md has every field.
 """
 
 from __future__ import annotations
@@ -125,6 +124,7 @@ class DumpOptions(msgspec.Struct, frozen=True, kw_only=True):
     shell_job: bool
     link_remap: bool
     leave_running: bool
+    external_unix: bool = False
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):

@@ -62,6 +62,7 @@ class CriuOptions:
     file_locks: bool = False
     shell_job: bool = False
     link_remap: bool = False
+    external_unix: bool = False
     ghost_limit: int = 1 << 30
 
 
@@ -274,6 +275,8 @@ def _shared(options: CriuOptions) -> list[str]:
         chosen.append("--shell-job")
     if options.link_remap:
         chosen.append("--link-remap")
+    if options.external_unix:
+        chosen.append("--ext-unix-sk")
     return chosen
 
 

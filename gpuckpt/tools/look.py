@@ -18,10 +18,10 @@ from gpuckpt.tools.handles import LostWatch, Pidfd, lost_watches, pidfds
 from gpuckpt.tools.held import DeletedFile, DeviceNode, Terminal, held
 from gpuckpt.tools.locks import HeldLock, LockRival, rivals
 from gpuckpt.tools.mappings import Mapped, mapped_by, mappings
-from gpuckpt.tools.outside import OutsidePeer, OutsidePipe, outside
+from gpuckpt.tools.outside import Holder, OutsidePeer, OutsidePipe, WaitingClient, outside
 from gpuckpt.tools.places import OddFile, mounts, odd_files
 from gpuckpt.tools.procfs import kibibytes, link, parse_status, read, stats
-from gpuckpt.tools.sockets import InetSocket, tcp_sockets
+from gpuckpt.tools.sockets import InetSocket, tcp_sockets, unread_netlink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -88,6 +88,10 @@ class Look:
     tcp: tuple[InetSocket, ...] = ()
     pipes: tuple[OutsidePipe, ...] = ()
     peers: tuple[OutsidePeer, ...] = ()
+    clients: tuple[WaitingClient, ...] = ()
+    in_flight: tuple[tuple[int, int], ...] = ()
+    hosts: Mapping[int, Holder] = field(default_factory=dict)
+    unread: frozenset[int] = frozenset()
     locks: tuple[HeldLock, ...] = ()
     rivals: tuple[LockRival, ...] = ()
     deleted: tuple[DeletedFile, ...] = ()
@@ -112,7 +116,10 @@ def look(root: Path, tree: Tree, ancestors: tuple[int, ...]) -> Look:
     )
     everything = [(task.process, task.descriptors, task.mapped) for task in tasks]
     inodes = {fd.inode for task in tasks for fd in task.descriptors if fd.kind == "socket"}
-    pipes, peers = outside(root, [(one.pid, fds) for one, fds, _ in everything], names)
+    net = f"{root}/{tree.root.pid}"
+    tcp = tcp_sockets(net, inodes) if inodes else ()
+    peers = {one.peer for one in tcp if one.connected} - inodes - {0}
+    ends = outside(root, [(one.pid, fds) for one, fds, _ in everything], names, peers)
     kept = held(root, everything, names)
     # what lies in another mount namespace is refused as a whole, and cannot be judged from here
     own = _namespaces(f"{root}/self")
@@ -127,9 +134,13 @@ def look(root: Path, tree: Tree, ancestors: tuple[int, ...]) -> Look:
         above=above(root, ancestors, names),
         tracers={pid: names.get(pid, "?") for task in tasks for _, pid in task.tracers},
         mps_running=any(name.startswith("nvidia-cuda-mps") for name in names.values()),
-        tcp=tcp_sockets(f"{root}/{tree.root.pid}", inodes) if inodes else (),
-        pipes=pipes,
-        peers=peers,
+        tcp=tcp,
+        pipes=ends.pipes,
+        peers=ends.peers,
+        clients=ends.clients,
+        in_flight=ends.in_flight,
+        hosts=ends.hosts,
+        unread=frozenset(unread_netlink(net, inodes) if inodes else ()),
         locks=kept.locks,
         rivals=rivals(root, kept.locks, set(tree.pids), names),
         deleted=kept.deleted,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _FIELDS: Final = 6
+_PROBES: Final = b"[uprobes]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def parse_maps(raw: bytes) -> tuple[Mapped, ...]:
     pieces: dict[tuple[bytes, bytes, bool], int] = {}
     for line in raw.splitlines():
         fields = line.split(None, _FIELDS - 1)
-        if len(fields) < _FIELDS or fields[5].startswith(b"["):
+        if len(fields) < _FIELDS or (fields[5].startswith(b"[") and fields[5] != _PROBES):
             continue
         key = (fields[5], fields[4], fields[1].endswith(b"s"))
         found.setdefault(key, fields[0])

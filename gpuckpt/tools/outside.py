@@ -1,16 +1,16 @@
-"""The ends of a tree's pipes and Unix sockets that other processes hold."""
+"""The ends of a tree's pipes and sockets that other processes hold."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from gpuckpt.tools.descriptors import Descriptor, descriptors, targets
+from gpuckpt.tools.descriptors import Descriptor, descriptors, fdinfo, targets
 from gpuckpt.tools.procfs import numbers
 from gpuckpt.tools.sockets import UnixSocket, unix_sockets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 _STANDARD: Final = frozenset({0, 1, 2})
@@ -49,15 +49,58 @@ class OutsidePeer:
     name: str
     holder: Holder | None
 
+    @property
+    def found_again(self) -> bool:
+        """Whether CRIU can connect it anew by the peer's name: datagrams alone need no partner."""
+        return self.kind == "dgram" and self.name.startswith(("/", "@"))
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingClient:
+    """A client outside the tree that waits for a Unix socket of the tree to accept it."""
+
+    pid: int
+    fd: int
+    name: str
+    holder: Holder | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The far ends of a tree's connections: `hosts` names who has a local TCP peer, by its inode.
+
+    `in_flight` are (pid, fd) of Unix sockets in which descriptors are on their way.
+    """
+
+    pipes: tuple[OutsidePipe, ...] = ()
+    peers: tuple[OutsidePeer, ...] = ()
+    clients: tuple[WaitingClient, ...] = ()
+    in_flight: tuple[tuple[int, int], ...] = ()
+    hosts: Mapping[int, Holder] = field(default_factory=dict)
+
 
 def outside(
-    root: Path, tree: Sequence[tuple[int, Sequence[Descriptor]]], names: Mapping[int, str]
-) -> tuple[tuple[OutsidePipe, ...], tuple[OutsidePeer, ...]]:
+    root: Path,
+    tree: Sequence[tuple[int, Sequence[Descriptor]]],
+    names: Mapping[int, str],
+    tcp_peers: Iterable[int] = (),
+) -> Ends:
     """Find the far ends. `tree` has the descriptors of each pid, `names` every process's name."""
     halves = _half_pipes(tree)
-    strangers = _strangers(tree)
+    own = _own_sockets(tree)
+    known = _known(own)
+    strangers = _strangers(own, known)
+    waiting = [
+        (pid, fd, known[inode].name, client)
+        for inode, (pid, fd) in own.items()
+        if inode in known
+        for client in known[inode].waiting
+        if client not in own
+    ]
     wanted = {f"pipe:[{one.inode}]" for _, one in halves}
     wanted |= {f"socket:[{unix.peer}]" for _, _, unix, _ in strangers}
+    wanted |= {f"socket:[{client}]" for *_, client in waiting}
+    wanted |= {f"socket:[{peer}]" for peer in tcp_peers}
     found = _holders(root, wanted, {pid for pid, _ in tree}) if wanted else {}
     pipes = (_outside_pipe(root, pid, fd, found, names) for pid, fd in halves)
     peers = tuple(
@@ -66,7 +109,17 @@ def outside(
         )
         for pid, fd, unix, name in strangers
     )
-    return tuple(one for one in pipes if one is not None), peers
+    hosts = {peer: _holder(found, f"socket:[{peer}]", names) for peer in tcp_peers}
+    return Ends(
+        pipes=tuple(one for one in pipes if one is not None),
+        peers=peers,
+        clients=tuple(
+            WaitingClient(pid, fd.fd, name, _holder(found, f"socket:[{client}]", names))
+            for pid, fd, name, client in waiting
+        ),
+        in_flight=tuple(_in_flight(root, own, known)),
+        hosts={peer: holder for peer, holder in hosts.items() if holder is not None},
+    )
 
 
 def _half_pipes(tree: Iterable[tuple[int, Sequence[Descriptor]]]) -> list[tuple[int, Descriptor]]:
@@ -88,21 +141,31 @@ def _half_pipes(tree: Iterable[tuple[int, Sequence[Descriptor]]]) -> list[tuple[
     return [one for inode, one in first.items() if not (inode in reads and inode in writes)]
 
 
-def _strangers(
+def _own_sockets(
     tree: Iterable[tuple[int, Sequence[Descriptor]]],
-) -> list[tuple[int, Descriptor, UnixSocket, str]]:
-    """Return each socket whose peer the tree does not hold, with the peer's name."""
+) -> dict[int, tuple[int, Descriptor]]:
+    """Return the sockets of the tree by inode, each with a process that has it."""
     own: dict[int, tuple[int, Descriptor]] = {}
     for pid, opened in tree:
         for fd in opened:
             if fd.kind == "socket":
                 own.setdefault(fd.inode, (pid, fd))
+    return own
+
+
+def _known(own: Mapping[int, object]) -> dict[int, UnixSocket]:
     if not own:
-        return []
+        return {}
     try:
-        known = unix_sockets()
+        return unix_sockets()
     except OSError:  # no unix_diag: CRIU cannot work without it either and says so itself
-        return []
+        return {}
+
+
+def _strangers(
+    own: Mapping[int, tuple[int, Descriptor]], known: Mapping[int, UnixSocket]
+) -> list[tuple[int, Descriptor, UnixSocket, str]]:
+    """Return each socket whose peer the tree does not hold, with the peer's name."""
     found: list[tuple[int, Descriptor, UnixSocket, str]] = []
     for inode, (pid, fd) in own.items():
         unix = known.get(inode)
@@ -110,6 +173,17 @@ def _strangers(
             peer = known.get(unix.peer)
             found.append((pid, fd, unix, peer.name if peer else ""))
     return found
+
+
+def _in_flight(
+    root: Path, own: Mapping[int, tuple[int, Descriptor]], known: Mapping[int, UnixSocket]
+) -> Iterator[tuple[int, int]]:
+    """Ask each Unix socket for descriptors that were sent and not received (Linux 5.9)."""
+    for inode, (pid, fd) in own.items():
+        if inode in known:
+            told = dict(fdinfo(f"{root}/{pid}", fd.fd))
+            if told.get("scm_fds", "0") != "0":
+                yield pid, fd.fd
 
 
 def _holders(root: Path, wanted: set[str], inside: set[int]) -> dict[str, list[int]]:

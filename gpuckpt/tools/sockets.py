@@ -31,12 +31,19 @@ _DONE, _ERROR = 3, 2
 _SHOW_NAME, _SHOW_PEER, _SHOW_WAITING = 1, 4, 8
 _NAME, _PEER, _WAITING = 0, 2, 3
 _KINDS: Final = {1: "stream", 2: "dgram", 5: "seqpacket"}
+_INODE: Final = 9  # the column of /proc/net/tcp, and of netlink
+_UNREAD: Final = 4  # of netlink: bytes in its queue
+_MAPPED: Final = "0000000000000000FFFF0000"  # ::ffff:0:0/96, as /proc/net/tcp6 writes it
 _PATIENCE: Final = 10.0  # seconds; the kernel answers in milliseconds or not at all
 
 
 @dataclass(frozen=True, slots=True)
 class InetSocket:
-    """One TCP socket; `state` as in <net/tcp_states.h>."""
+    """One TCP socket; `state` as in <net/tcp_states.h>.
+
+    `waiting` counts, for a listener, the clients that nobody has accepted yet; `peer` is the inode
+    of the other end if that is on this host, 0 otherwise.
+    """
 
     inode: int
     local: str
@@ -44,6 +51,8 @@ class InetSocket:
     remote: str
     remote_port: int
     state: int
+    waiting: int = 0
+    peer: int = 0
 
     @property
     def connected(self) -> bool:
@@ -68,16 +77,30 @@ class UnixSocket:
 
 def tcp_sockets(process: Path | str, inodes: Container[int]) -> tuple[InetSocket, ...]:
     """Return those TCP sockets that have one of the inodes, in this process's net namespace."""
-    found: list[InetSocket] = []
+    ours: list[list[str]] = []
+    everybody: dict[tuple[str, str], int] = {}
     for table in ("tcp", "tcp6"):
         lines = text(read(f"{process}/net/{table}") or b"").splitlines()[1:]
-        # the inode is the tenth field; a busy host has 100,000 lines of other people's sockets
-        found += [
-            _tcp(fields)
-            for line in lines
-            if len(fields := line.split(None, 10)) > 9  # noqa: PLR2004
-            and int(fields[9]) in inodes
-        ]
+        for line in lines:
+            fields = line.split(None, _INODE + 1)  # a busy host has 100,000 of them
+            if len(fields) > _INODE:
+                inode = int(fields[_INODE])
+                everybody[_plain_end(fields[1]), _plain_end(fields[2])] = inode
+                if inode in inodes:
+                    ours.append(fields)
+    return tuple(
+        _tcp(fields, everybody.get((_plain_end(fields[2]), _plain_end(fields[1])), 0))
+        for fields in ours
+    )
+
+
+def unread_netlink(process: Path | str, inodes: Container[int]) -> tuple[int, ...]:
+    """Return the inodes of those netlink sockets in which messages wait to be read."""
+    found: list[int] = []
+    for line in text(read(f"{process}/net/netlink") or b"").splitlines()[1:]:
+        fields = line.split()
+        if len(fields) > _INODE and int(fields[_INODE]) in inodes and int(fields[_UNREAD]):
+            found.append(int(fields[_INODE]))
     return tuple(found)
 
 
@@ -140,10 +163,19 @@ def _unix(payload: bytes) -> UnixSocket:
     return UnixSocket(inode, _KINDS.get(kind, str(kind)), name, peer, inodes)
 
 
-def _tcp(fields: list[str]) -> InetSocket:
+def _tcp(fields: list[str], peer: int) -> InetSocket:
     local, local_port = _end(fields[1])
     remote, remote_port = _end(fields[2])
-    return InetSocket(int(fields[9]), local, local_port, remote, remote_port, int(fields[3], 16))
+    state = int(fields[3], 16)
+    waiting = int(fields[4].partition(":")[2], 16) if state == LISTENING else 0
+    return InetSocket(
+        int(fields[_INODE]), local, local_port, remote, remote_port, state, waiting, peer
+    )
+
+
+def _plain_end(written: str) -> str:
+    """Write an IPv4 address the same way whether its socket is one of IPv6 or not."""
+    return written.removeprefix(_MAPPED)
 
 
 def _end(written: str) -> tuple[str, int]:

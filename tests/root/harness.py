@@ -10,13 +10,15 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from gpuckpt.flow.facts import DumpFacts
 
@@ -61,12 +63,26 @@ def criu_dumps(known: DumpFacts, images: Path, *prefix: str, timeout: int = 5) -
         *(["--shell-job"] if needs.shell_job else []),
         *(["--file-locks"] if needs.file_locks else []),
         *(["--link-remap"] if needs.link_remap else []),
+        *(["--ext-unix-sk"] if needs.external_unix else []),
     ]
     command = [*prefix, os.environ["GPUCKPT_CRIU"], "dump", "--no-default-config", "-R"]
     command += ["--timeout", str(timeout)]
     command += ["--manage-cgroups=ignore", "--libdir", str(images / "lib"), "-D", str(images)]
     command += ["-t", str(known.tree.root.pid), "-o", "log", *options]
     return subprocess.run(command, check=False, timeout=60, capture_output=True).returncode == 0
+
+
+@contextmanager
+def mounted(folder: Path, kind: str = "tmpfs") -> Iterator[Path]:
+    """Mount something on a new folder for a while."""
+    folder.mkdir()
+    done = subprocess.run(["mount", "-t", kind, "gpuckpt-test", folder], check=False)
+    if done.returncode:
+        pytest.skip(f"{kind} cannot be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
 
 
 @dataclass

@@ -14,7 +14,7 @@ import pytest
 
 from gpuckpt.flow.plan import judge_dump
 from gpuckpt.flow.rules.rule import DumpChoices
-from tests.root.harness import criu_dumps
+from tests.root.harness import criu_dumps, mounted
 from tests.targets import facts, findings, target, wait_until
 
 if TYPE_CHECKING:
@@ -69,17 +69,6 @@ def test_all_kinds_of_locks_come_along(tmp_path: Path) -> None:
         assert known.needs.file_locks
         assert findings(pid) == ()
         assert criu_dumps(known, tmp_path / "images")
-
-
-@contextmanager
-def mounted(folder: Path, kind: str = "tmpfs") -> Iterator[Path]:
-    """Mount something on a new folder for a while."""
-    folder.mkdir()
-    subprocess.run(["mount", "-t", kind, "gpuckpt-test", folder], check=True)
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
 
 
 def test_a_link_where_nothing_can_be_written(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gpuckpt.model import Finding
     from gpuckpt.tools.look import Task
 
+_PROBES: Final = "[uprobes]"  # CRIU 4.2.1 wants --allow-uprobes for it, which may carry breakpoints
 _RING: Final = "anon_inode:[io_uring]"
 _NAMESPACE: Final = re.compile(
     r"(?:pid|mnt|net|user|uts|ipc|cgroup|time)(?:_for_children)?:\[\d+\]"
@@ -127,6 +128,15 @@ def unsupported_mapping(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
     """A mapping of anything but a file or memory: rings, counters, packets, secret memory."""
     for task in facts.look.tasks:
         for target in sorted({one.target for one in task.mapped}):
+            if target == _PROBES:
+                yield blocker(
+                    "uprobes",
+                    "mapping [uprobes]",
+                    "A probe (perf, bpftrace, uprobe) was hit in this process, and its code may "
+                    "still hold the probe's breakpoint.",
+                    "Remove the probe and start the job anew.",
+                    task.process.pid,
+                )
             if (target.startswith("anon_inode:") and target != _RING) or target.startswith(
                 ("/secretmem", "/dmabuf")
             ):

@@ -244,8 +244,8 @@ def test_processes_that_the_driver_gave_up() -> None:
 def test_connected_tcp_needs_a_decision() -> None:
     sockets = (
         InetSocket(1, "127.0.0.1", 80, "0.0.0.0", 0, 10),  # noqa: S104 - a listener
-        InetSocket(2, "127.0.0.1", 80, "127.0.0.1", 999, 1),
-        InetSocket(3, "127.0.0.1", 999, "127.0.0.1", 80, 1),
+        InetSocket(2, "127.0.0.1", 80, "127.0.0.1", 999, 1, peer=3),
+        InetSocket(3, "127.0.0.1", 999, "127.0.0.1", 80, 1, peer=2),
         InetSocket(4, "fe80::1", 5, "fe80::2", 6, 8),
         InetSocket(5, "0.0.0.0", 0, "0.0.0.0", 0, 7),  # noqa: S104 - not bound
     )
@@ -275,7 +275,9 @@ def test_unix_sockets_to_the_outside() -> None:
     journal = replace(stream, name="/run/systemd/journal/stdout")
     assert "StandardOutput" in judge(facts(look={"peers": (journal,)}))[0].remedy
     # CRIU connects datagram sockets to their named peer again
-    assert judge(facts(look={"peers": (replace(stream, kind="dgram"),)})) == []
+    named = facts(look={"peers": (replace(stream, kind="dgram"),)})
+    assert [(one.id, one.severity) for one in judge(named)] == [("unix-server", WARNING)]
+    assert named.needs.external_unix
     nameless = replace(stream, kind="dgram", name="")
     assert ids(facts(look={"peers": (nameless,)})) == [("unix-peer-outside", BLOCKER, 110)]
 

@@ -13,6 +13,7 @@ from gpuckpt.tools.descriptors import Descriptor
 from gpuckpt.tools.handles import LostWatch
 from gpuckpt.tools.held import DeviceNode
 from gpuckpt.tools.locks import HeldLock
+from gpuckpt.tools.outside import Holder, OutsidePeer
 from gpuckpt.tools.places import OddFile
 from tests.plan_samples import HOST, facts, mapped, process, task
 
@@ -109,3 +110,27 @@ def test_locks_on_a_file_server() -> None:
         ("lock-remote", "fd 3 /home/lock"),
         ("remote-file", "/home/lock"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "who", "remedy"),
+    [
+        ("/run/systemd/journal/stdout", "the journal", "StandardOutput="),
+        ("/run/user/1000/bus", "D-Bus", "DBUS_SESSION_BUS_ADDRESS"),
+        ("/run/dbus/system_bus_socket", "D-Bus", "DBUS_SESSION_BUS_ADDRESS"),
+        ("@/tmp/.X11-unix/X0", "the X server", "DISPLAY"),
+        ("/run/user/1000/wayland-0", "the Wayland display", "WAYLAND_DISPLAY"),
+    ],
+)
+def test_well_known_servers(name: str, who: str, remedy: str) -> None:
+    (found,) = judged(peers=(OutsidePeer(100, 1, 5, "stream", name, Holder(9, "d")),))
+    assert (found.id, found.blocks) == ("unix-peer-outside", True)
+    assert f"{who}, process 9 (d)" in found.reason
+    assert remedy in found.remedy
+
+
+def test_a_peer_without_an_owner_may_be_on_its_way() -> None:
+    lost = OutsidePeer(100, 4, 5, "stream", "", None)
+    assert [one.id for one in judged(peers=(lost,))] == ["unix-peer-outside"]
+    (found,) = judged(peers=(lost,), in_flight=((100, 3),))
+    assert (found.id, found.blocks, found.object) == ("descriptors-in-flight", False, "fd 3")
