@@ -273,6 +273,8 @@ class HostFacts:
     `memory_available` counts a cgroup limit; `missing_capabilities` are those a dump or a
     restore needs and this process lacks. `only_own` tells that it lacks CAP_SYS_RESOURCE, without
     which nobody reads the limits of a process of another user; `ptrace_scope` is Yama's, 0 without.
+    `huge_pages` is the mode of
+    transparent ones, `huge_pages_free` the bytes left in the pools of the others.
     """
 
     hostname: str
@@ -290,6 +292,8 @@ class HostFacts:
     missing_capabilities: tuple[str, ...] = ()
     only_own: bool = False
     ptrace_scope: int = 0
+    huge_pages_free: int = 0
+    time_namespaces: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +317,28 @@ class Listener:
     protocol: str
     address: str
     port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A TCP connection of a tree."""
+
+    local: str
+    local_port: int
+    remote: str
+    remote_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Remap:
+    """A deleted file in use, which a restore gives a `name` beside its `path` for a moment.
+
+    `linked`: the name was left by the dump; otherwise the restore makes it from the image.
+    """
+
+    path: str
+    name: str
+    linked: bool
 
 
 @dataclass(frozen=True, slots=True)

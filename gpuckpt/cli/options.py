@@ -260,3 +260,7 @@ ForceGate = Annotated[
         parser=values.gate,
     ),
 ]
+PlanOnly = Annotated[
+    bool,
+    _option("--plan", help="Only tell what would stop the restore, as `gpuckpt plan IMAGE` does."),
+]

@@ -1,10 +1,11 @@
-"""gpuckpt plan: what would stop a dump, and what would it take? Nothing is touched."""
+"""gpuckpt plan: what would stop a dump, or the restore of an image? Nothing is touched."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuckpt.cli import describe, units
+from gpuckpt.cli import describe, preview, units
 from gpuckpt.cli.context import Application
 from gpuckpt.cli.options import (
     FileLocks,
@@ -39,10 +40,11 @@ def plan(
     ghost_limit: GhostLimit = 1 << 30,
     ignore: Ignore = None,
 ) -> int:
-    """Tell all that would stop a dump, and what it would take.
+    """Tell all that would stop a dump or a restore.
 
-    The options are those of the dump that is meant. Nothing is touched. The exit status is 0 if
-    the dump would be begun, otherwise that of its refusal.
+    Of a pid: a dump with these options. Of an image: its restore on this host, judged by the
+    manifest alone. Nothing is touched. The exit status is 0 if it would be begun, otherwise that
+    of its refusal.
     """
     if not target.isdecimal():
         return _of_image(app, target)
@@ -63,10 +65,9 @@ def plan(
 
 def _of_image(app: Application, target: str) -> int:
     """Tell what a restore of an image would meet on this host."""
-    from gpuckpt.errors import UsageError
+    from gpuckpt.flow.preview import preview as look
 
-    del app
-    raise UsageError(f"{target} is no pid", hint="`gpuckpt show` tells what an image needs.")
+    return app.show(preview.outcome(look(app.tools, Path(target))))
 
 
 def outcome(seen: Outlook) -> Outcome:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuckpt.cli import units
+from gpuckpt.cli import preview, units
 from gpuckpt.cli.context import Application
 from gpuckpt.cli.options import (
     ForceGate,
     ImageFolder,
     OnVerifyFail,
+    PlanOnly,
     Probe,
     ProbeTimeout,
     Settle,
@@ -31,6 +32,7 @@ def restore(
     settle: Settle = 1.0,
     on_verify_fail: OnVerifyFail = "keep",
     force_gate: ForceGate = None,
+    plan: PlanOnly = False,
 ) -> int:
     """Restore the job of an image and print its root pid.
 
@@ -41,13 +43,18 @@ def restore(
     from gpuckpt.flow.restore import restore as act
     from gpuckpt.flow.restore import wait_for
 
+    gates = frozenset(force_gate or ())
+    if plan:
+        from gpuckpt.flow.preview import preview as look
+
+        return app.show(preview.outcome(look(app.tools, image, gates), gates))
     request = RestoreRequest(
         image=image,
         probe=probe,
         probe_timeout=probe_timeout,
         settle=settle,
         on_verify_fail=on_verify_fail,
-        force_gates=frozenset(force_gate or ()),
+        force_gates=gates,
     )
     result = act(app.tools, request, app.reporter, app.interrupts)
     if not wait:

@@ -10,6 +10,7 @@ from uuid import uuid4
 from gpuckpt import __version__
 from gpuckpt.image.manifest import (
     BindingRecord,
+    ConnectionRecord,
     DumpOptions,
     FileRecord,
     HostRecord,
@@ -18,6 +19,8 @@ from gpuckpt.image.manifest import (
     NvidiaRecord,
     Outside,
     ProcessRecord,
+    PythonRecord,
+    RemapRecord,
     Totals,
 )
 from gpuckpt.model import CudaState
@@ -96,7 +99,9 @@ def _host(facts: HostFacts) -> HostRecord:
 def _nvidia(facts: NvidiaFacts | None, uses: tuple[GpuUse, ...]) -> NvidiaRecord | None:
     if facts is None:
         return None
-    return NvidiaRecord(driver=facts.driver, cuda=facts.cuda, gpus=facts.gpus, uses=uses)
+    return NvidiaRecord(
+        driver=facts.driver, cuda=facts.cuda, gpus=facts.gpus, uses=uses, flavour=facts.flavour
+    )
 
 
 def _needs(dumped: Dumped) -> tuple[str, ...]:
@@ -110,6 +115,7 @@ def _needs(dumped: Dumped) -> tuple[str, ...]:
 
 
 def _process(tools: Toolbox, process: Process, dumped: Dumped) -> ProcessRecord:
+    around = tools.proc.surroundings(process.pid)
     return ProcessRecord(
         pid=process.pid,
         ppid=process.ppid,
@@ -126,6 +132,12 @@ def _process(tools: Toolbox, process: Process, dumped: Dumped) -> ProcessRecord:
         cuda=dumped.first.get(process.pid, CudaState.NONE),
         restore_thread=dumped.threads.get(process.pid, 0),
         bound=_bound(tools, process),
+        root=around.root,
+        cgroup=around.cgroup,
+        label=around.label,
+        permitted=around.permitted,
+        bounding=around.bounding,
+        huge_pages=around.huge_pages,
     )
 
 
@@ -164,6 +176,33 @@ def _outside(tools: Toolbox, dumped: Dumped) -> Outside:
             for one in opened.listeners
         ),
         terminals=opened.terminals,
+        connections=tuple(
+            ConnectionRecord(
+                local=one.local,
+                local_port=one.local_port,
+                remote=one.remote,
+                remote_port=one.remote_port,
+            )
+            for one in opened.connections
+        ),
+        sockets=opened.sockets,
+        remaps=tuple(
+            RemapRecord(path=one.path, name=one.name, linked=one.linked) for one in opened.remaps
+        ),
+        pythons=_pythons(tools, dumped.tree),
+    )
+
+
+def _pythons(tools: Toolbox, tree: Tree) -> tuple[PythonRecord, ...]:
+    """List the packages of every Python of the tree: what is imported later is not in memory."""
+    prefixes = dict.fromkeys(
+        tools.proc.surroundings(process.pid).python for process in tree.processes
+    )
+    found = ((prefix, tools.files.packages(prefix)) for prefix in prefixes if prefix)
+    return tuple(
+        PythonRecord(prefix=prefix, packages=packages)
+        for prefix, packages in found
+        if packages is not None
     )
 
 

@@ -16,13 +16,15 @@ from gpuckpt.errors import (
     Stopped,
     VerificationFailed,
 )
-from gpuckpt.flow import target
 from gpuckpt.flow.binding import bind
 from gpuckpt.flow.gpu import CudaTree
+from gpuckpt.flow.ledger import Ledger, Restored
 from gpuckpt.flow.operation import Operation
 from gpuckpt.flow.proof import Proof
 from gpuckpt.flow.recover import recover
 from gpuckpt.flow.request import RestoreRequest, RestoreResult
+from gpuckpt.flow.target.facts import gather
+from gpuckpt.flow.target.judge import PATIENCE, judge, refusal, wait_for_room
 from gpuckpt.flow.tasks import end_restored
 from gpuckpt.flow.undo import Undo
 from gpuckpt.flow.workspace import workspace
@@ -34,6 +36,8 @@ from gpuckpt.tools.criu import CriuOptions, RestoreRun, deadline
 from gpuckpt.tools.criunames import Names, recorded
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from gpuckpt.events import Reporter
     from gpuckpt.flow.interrupts import Interrupts
     from gpuckpt.flow.toolbox import Toolbox
@@ -63,12 +67,20 @@ def restore(
     with image:
         with operation.record.phase("gates", "image against host"):
             image.check_sizes()
-            findings = target.check(tools, image.manifest, request.force_gates)
-        with operation.record.phase("room", "memory, pids, ports"):
-            findings += target.make_room(
-                tools, image.manifest, request.force_gates, interrupts, reporter.note
-            )
+            facts = gather(tools, image.manifest)
+            _refuse(judge(image.manifest, facts), request, PATIENCE)
+        with operation.record.phase("room", "memory, pids, ports") as step:
+            findings = wait_for_room(tools, image.manifest, facts, interrupts, step.say)
+            _refuse(findings, request)
         return _Restore(operation, request, image, findings).run()
+
+
+def _refuse(findings: list[Finding], request: RestoreRequest, waited: Container[str] = ()) -> None:
+    """Raise what the findings amount to, unless all that stops the restore is still waited for."""
+    stopping = [one for one in findings if one.blocks and one.id not in waited]
+    error = refusal(stopping, request.force_gates)
+    if error is not None:
+        raise refusal(findings, request.force_gates) or error
 
 
 class _Restore:
@@ -103,6 +115,7 @@ class _Restore:
             self._put_back(why)
             raise
         self._let_go()
+        self._remember()
         return RestoreResult(
             image=self.image.path,
             root_pid=self.manifest.root_pid,
@@ -110,6 +123,19 @@ class _Restore:
             receipt=self.record.receipt(),
             findings=tuple(self.findings),
             gpu_map=self.map,
+        )
+
+    def _remember(self) -> None:
+        """Write down which processes this image has become, for the next who wants to restore."""
+        now = (self.tools.proc.process(process.pid) for process in self.manifest.tree)
+        Ledger(self.tools.state_dir).add(
+            Restored(
+                image_id=self.manifest.image_id,
+                image=str(self.image.path),
+                at=self.record.receipt().started,
+                boot_id=self.entry.boot_id,
+                processes=tuple(one.ref for one in now if one is not None),
+            )
         )
 
     def _criu(self) -> None:

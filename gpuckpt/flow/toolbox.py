@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gpuckpt.tools.look import Look
     from gpuckpt.tools.net import PortState
     from gpuckpt.tools.units import Unit
+    from gpuckpt.tools.surroundings import Surroundings
 
 
 class ProcTool(Protocol):
@@ -55,6 +56,9 @@ class ProcTool(Protocol):
 
     def look(self, tree: Tree) -> Look:
         """Return all that matters of a tree before a dump, read only."""
+
+    def surroundings(self, pid: int) -> Surroundings:
+        """Return what a process lives in that no image carries."""
 
     def cuda_candidates(self, pids: Iterable[int]) -> tuple[int, ...]:
         """Return those processes that are worth asking the driver about."""
@@ -188,6 +192,9 @@ class NetTool(Protocol):
     def port(self, protocol: str, address: str, port: int) -> PortState:
         """Say whether `address`:`port` could be bound now."""
 
+    def holders(self, protocol: str, port: int) -> tuple[int, ...]:
+        """Return the processes that hold a socket with this local port."""
+
     def free_connections(self, pids: Iterable[int], log: Path) -> None:
         """Undo what a CRIU that was killed has left on TCP connections; OSError if refused."""
 
@@ -197,6 +204,12 @@ class FilesTool(Protocol):
 
     def look(self, path: str, *, build_id: bool) -> HostFile | None:
         """Return what is at `path`, None if nothing can be reached there."""
+
+    def writable(self, folder: str) -> bool:
+        """Whether names can be made in a folder."""
+
+    def packages(self, prefix: str) -> tuple[str, ...] | None:
+        """Return the Python packages installed below a prefix; None if it is not there."""
 
 
 class CpusTool(Protocol):

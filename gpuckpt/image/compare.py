@@ -25,13 +25,16 @@ __all__ = ["files", "gates", "gpu_map"]
 
 
 def gates(
-    manifest: Manifest, host: HostFacts, nvidia: NvidiaFacts | None, criu: Version
+    manifest: Manifest, host: HostFacts, nvidia: NvidiaFacts | None, criu: Version | None
 ) -> tuple[Finding, ...]:
-    """Return what of the host, its driver, its GPUs and its CRIU does not match the image."""
+    """Return what of the host, its driver, its GPUs and its CRIU does not match the image.
+
+    `criu` is None where there is none to compare.
+    """
     return tuple(
         chain(
             _host(manifest.host, host),
-            _criu(Version(manifest.criu), criu),
+            _criu(Version(manifest.criu), criu) if criu is not None else (),
             gpu_gates(manifest, nvidia),
         )
     )
@@ -56,7 +59,7 @@ def _host(old: HostRecord, new: HostFacts) -> Iterator[Finding]:
         yield blocker(
             "gate-arch",
             new.arch,
-            f"the image is from {old.arch}, this host is {new.arch}",
+            f"The image is from {old.arch}, this host is {new.arch}.",
             f"Restore on a host with {old.arch}.",
         )
         return
@@ -65,8 +68,8 @@ def _host(old: HostRecord, new: HostFacts) -> Iterator[Finding]:
         yield blocker(
             "gate-cpu",
             "CPU",
-            f"the image is from {old.cpu_model}, and this CPU ({new.cpu_model}) lacks "
-            + ", ".join(lacking),
+            f"The image is from {old.cpu_model}, and this CPU ({new.cpu_model}) lacks "
+            f"{', '.join(lacking)}.",
             "Restore on a CPU that has them, or override with --force-gate gate-cpu if the job "
             "uses none of them.",
         )
@@ -74,15 +77,15 @@ def _host(old: HostRecord, new: HostFacts) -> Iterator[Finding]:
         yield warning(
             "gate-kernel",
             "kernel",
-            f"the image is from kernel {old.kernel}, this host has the older {new.kernel}",
+            f"The image is from kernel {old.kernel}, this host has the older {new.kernel}.",
             "If the restore fails, boot a kernel that is not older.",
         )
     if old.libc != new.libc:
         yield warning(
             "gate-libc",
             "C library",
-            f"the image is from {old.libc or 'an unknown C library'}, "
-            f"this host has {new.libc or 'an unknown one'}",
+            f"The image is from {old.libc or 'an unknown C library'}, "
+            f"this host has {new.libc or 'an unknown one'}.",
             "The libraries the job has mapped are compared one by one.",
         )
 
@@ -92,7 +95,7 @@ def _criu(old: Version, new: Version) -> Iterator[Finding]:
         yield blocker(
             "gate-criu",
             "CRIU",
-            f"the image is from CRIU {old}, this host has the older {new}",
+            f"The image is from CRIU {old}, this host has the older {new}.",
             f"Run bin/install-criu, or name a CRIU of {old} or newer in GPUCKPT_CRIU. Override "
             "with --force-gate gate-criu only if both have the same image format.",
         )
@@ -104,7 +107,7 @@ def _file(old: FileRecord, new: FileRecord | None) -> Iterator[Finding]:
         yield blocker(
             "gate-file-missing",
             path,
-            f"{path}, which the job has open or mapped, is not there",
+            f"{path}, which the job has open or mapped, is not there.",
             "Put it back at the same path.",
         )
         return
@@ -115,7 +118,7 @@ def _file(old: FileRecord, new: FileRecord | None) -> Iterator[Finding]:
             "gate-file-build-id",
             path,
             f"{path} is another build: it had build-id {old.build_id}, now "
-            f"{new.build_id or 'it has none'}",
+            f"{new.build_id or 'it has none'}.",
             "Install the package version that the job was started with.",
         )
     if old.size is not None and old.size != new.size:
@@ -126,7 +129,7 @@ def _file(old: FileRecord, new: FileRecord | None) -> Iterator[Finding]:
         yield warning(
             "gate-file-changed",
             path,
-            f"{path}, which the job writes, was written to after the dump",
+            f"{path}, which the job writes, was written to after the dump.",
             "The job goes on with what is in it now.",
         )
 
@@ -137,13 +140,13 @@ def _mode(path: str, old: int, new: int) -> Finding:
     else:
         remedy = f"chmod {stat.S_IMODE(old):04o} {path}"
     return blocker(
-        "gate-file-mode", path, f"{path} had mode {old:06o}, now it has {new:06o}", remedy
+        "gate-file-mode", path, f"{path} had mode {old:06o}, now it has {new:06o}.", remedy
     )
 
 
 def _size(old: FileRecord, new: FileRecord) -> Finding:
     path, before, now = old.path, old.size or 0, new.size or 0
-    reason = f"{path} had {before} bytes, now it has {now}"
+    reason = f"{path} had {before} bytes, now it has {now}."
     if now > before and _only_appended(old):
         return warning("gate-file-size", path, reason, "The job goes on at the end of it.")
     remedy = "Put it back as it was."

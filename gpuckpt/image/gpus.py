@@ -40,7 +40,7 @@ def gpu_gates(manifest: Manifest, nvidia: NvidiaFacts | None) -> Iterator[Findin
         yield blocker(
             "gate-driver",
             "NVIDIA driver",
-            f"the job uses GPUs with driver {old.driver}, this host has no NVIDIA driver",
+            f"The job uses GPUs with driver {old.driver}, this host has no NVIDIA driver.",
             f"Restore on a host with driver {old.driver}.",
         )
         return
@@ -48,15 +48,23 @@ def gpu_gates(manifest: Manifest, nvidia: NvidiaFacts | None) -> Iterator[Findin
         yield blocker(
             "gate-driver",
             "NVIDIA driver",
-            f"the image is from driver {old.driver}, this host has {nvidia.driver}",
+            f"The image is from driver {old.driver}, this host has {nvidia.driver}.",
             f"Install driver {old.driver}: no other is known to restore what it saved.",
+        )
+    if old.flavour and nvidia.flavour and old.flavour != nvidia.flavour:
+        yield warning(
+            "gate-driver-flavour",
+            "NVIDIA driver",
+            f"The image is from the {old.flavour} kernel modules, this host has the "
+            f"{nvidia.flavour} ones of the same driver.",
+            "Not known to do harm; try it on a job that can be lost first.",
         )
     yield from _mig(nvidia.gpus)
     if len(old.gpus) != len(nvidia.gpus):
         yield blocker(
             "gate-gpu-count",
             "GPUs",
-            f"the image is from a host with {len(old.gpus)} GPUs, this host has {len(nvidia.gpus)}",
+            f"The image is from a host with {len(old.gpus)} GPUs, this one has {len(nvidia.gpus)}.",
             "Restore on a host with as many, or override with --force-gate gate-gpu-count if "
             "the job saw only GPUs that are here.",
         )
@@ -82,7 +90,7 @@ def _pair(old: Gpu, new: Gpu) -> Iterator[Finding]:
         yield blocker(
             "gate-gpu-model",
             place,
-            f"GPU {old.index} was {_model(old)}, GPU {new.index} here is {_model(new)}",
+            f"GPU {old.index} was {_model(old)}, GPU {new.index} here is {_model(new)}.",
             f"Restore on a host with {old.name}.",
         )
     elif new.memory_total < old.memory_total:
@@ -90,7 +98,7 @@ def _pair(old: Gpu, new: Gpu) -> Iterator[Finding]:
             "gate-gpu-memory",
             place,
             f"GPU {old.index} had {old.memory_total} bytes of memory, GPU {new.index} here has "
-            f"{new.memory_total}",
+            f"{new.memory_total}.",
             "Restore on GPUs with as much, or override with --force-gate gate-gpu-memory if "
             "what the job uses fits.",
         )
@@ -98,7 +106,7 @@ def _pair(old: Gpu, new: Gpu) -> Iterator[Finding]:
         yield warning(
             "gate-gpu-bus",
             place,
-            f"the job knows GPU {old.index} by the bus id {old.bus_id}, here it is {new.bus_id}",
+            f"The job knows GPU {old.index} by the bus id {old.bus_id}, here it is {new.bus_id}.",
             "What looks GPUs up by bus id, as NCCL does for new communicators, will not find it.",
         )
 
@@ -109,7 +117,7 @@ def _mig(gpus: tuple[Gpu, ...]) -> Iterator[Finding]:
         yield blocker(
             "gate-mig",
             f"GPU {on}",
-            f"MIG is on for GPU {on} of this host",
+            f"MIG is on for GPU {on} of this host.",
             "Turn MIG off (nvidia-smi -i INDEX -mig 0): the driver cannot restore onto it.",
         )
 

@@ -56,6 +56,7 @@ class NvidiaRecord(msgspec.Struct, frozen=True, kw_only=True):
     cuda: str
     gpus: tuple[Gpu, ...]
     uses: tuple[GpuUse, ...]
+    flavour: str = ""
 
 
 class BindingRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +88,12 @@ class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
     cuda: CudaState
     restore_thread: int = 0
     bound: tuple[BindingRecord, ...] = ()
+    root: str = "/"
+    cgroup: str = ""
+    label: str = ""
+    permitted: int = 0
+    bounding: int = 0
+    huge_pages: int = 0
 
 
 class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,12 +115,43 @@ class ListenerRecord(msgspec.Struct, frozen=True, kw_only=True):
     port: int
 
 
+class ConnectionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A TCP connection of the tree, both ends."""
+
+    local: str
+    local_port: int
+    remote: str
+    remote_port: int
+
+
+class RemapRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A deleted file in use: for a moment a restore makes a name for it beside `path`.
+
+    `name` is that name; with `linked` it is one that the dump left and that must still be there.
+    """
+
+    path: str
+    name: str
+    linked: bool
+
+
+class PythonRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The folder a Python of the tree imports from, and the packages in it, `name-version`."""
+
+    prefix: str
+    packages: tuple[str, ...]
+
+
 class Outside(msgspec.Struct, frozen=True, kw_only=True):
-    """What the tree uses that is not in the image."""
+    """What the tree uses that is not in the image; `sockets` are the paths of Unix sockets."""
 
     files: tuple[FileRecord, ...]
     listeners: tuple[ListenerRecord, ...]
     terminals: tuple[str, ...]
+    connections: tuple[ConnectionRecord, ...] = ()
+    sockets: tuple[str, ...] = ()
+    remaps: tuple[RemapRecord, ...] = ()
+    pythons: tuple[PythonRecord, ...] = ()
 
 
 class DumpOptions(msgspec.Struct, frozen=True, kw_only=True):

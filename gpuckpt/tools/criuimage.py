@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.errors import ImageDamaged
-from gpuckpt.model import FileRef, Listener
+from gpuckpt.model import Connection, FileRef, Listener, Remap
 from gpuckpt.tools.wire import Message, little_words, records, service_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 PAGE: Final = 4096
 
@@ -26,8 +26,9 @@ _FILES: Final = 0x56303138
 _REMAPS: Final = 0x59133954
 _PAGEMAP: Final = 0x56084025
 
+_LINKED, _GHOST = 0, 1  # RemapType in remap-file-path.proto
 _PRESENT: Final = 4  # PE_PRESENT in pagemap flags
-_TCP, _UDP, _LISTENING = 6, 17, 10
+_TCP, _UDP, _ESTABLISHED, _LISTENING = 6, 17, 1, 10
 _ADDRESS_BYTES: Final = {2: 4, 10: 16}  # AF_INET, AF_INET6
 
 
@@ -53,11 +54,14 @@ class TaskIds:
 
 @dataclass(frozen=True, slots=True)
 class OpenFiles:
-    """What a restore expects outside the image."""
+    """What a restore expects outside the image; `sockets` are the paths of Unix sockets."""
 
     files: tuple[FileRef, ...]
     listeners: tuple[Listener, ...]
     terminals: tuple[str, ...]
+    connections: tuple[Connection, ...] = ()
+    sockets: tuple[str, ...] = ()
+    remaps: tuple[Remap, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +148,9 @@ def read_files(raw: bytes, remaps: bytes = b"") -> OpenFiles:
     """
     entries = tuple(records(raw, _FILES, "files.img"))
     ttys = {tty.number(6) for one in entries if (tty := one.message(19))}
-    made = {one.number(1) for one in records(remaps, _REMAPS, "remap-fpath.img")} if remaps else ()
+    pairs = tuple(records(remaps, _REMAPS, "remap-fpath.img")) if remaps else ()
+    made = {one.number(1) for one in pairs}
+    made |= {one.number(2) for one in pairs if one.number(3) == _LINKED}
     files: dict[str, FileRef] = {}
     terminals: list[str] = []
     listeners: list[Listener] = []
@@ -159,7 +165,39 @@ def read_files(raw: bytes, remaps: bytes = b"") -> OpenFiles:
         listener = _listener(inet) if inet else None
         if listener and listener not in listeners:
             listeners.append(listener)
-    return OpenFiles(tuple(files.values()), tuple(listeners), tuple(dict.fromkeys(terminals)))
+    return OpenFiles(
+        tuple(files.values()),
+        tuple(listeners),
+        tuple(dict.fromkeys(terminals)),
+        tuple(line for one in entries if (line := _connection(one.message(4)))),
+        tuple(dict.fromkeys(path for one in entries if (path := _socket(one.message(16))))),
+        tuple(_remaps(entries, pairs)),
+    )
+
+
+def _remaps(entries: Iterable[Message], pairs: Iterable[Message]) -> Iterator[Remap]:
+    """Pair each deleted file with the name it will have for a moment.
+
+    4.2.1 makes that of a ghost from the path and the ghost's number; a linked file is found under
+    the name that the dump gave it.
+    """
+    regulars = {found.number(1): found for one in entries if (found := one.message(3))}
+    for one in pairs:
+        original, kind = regulars.get(one.number(1)), one.number(3)
+        link = regulars.get(one.number(2))
+        if original is None:
+            continue
+        if kind == _GHOST:
+            path = _path(original)
+            yield Remap(path, f"{path}.cr.{one.number(2):x}.ghost", linked=False)
+        elif kind == _LINKED and link is not None:
+            yield Remap(_path(original), _path(link), linked=True)
+
+
+def _socket(unix: Message | None) -> str:
+    """Return the path a Unix socket is bound to, "" if it has none, or it is removed already."""
+    raw = b"".join(unix.bytes(11)[-1:]) if unix and not unix.number(15) else b""
+    return raw.rstrip(b"\0").decode("utf-8", "surrogateescape") if raw[:1] == b"/" else ""
 
 
 def read_file_ids(raw: bytes) -> dict[int, str]:
@@ -216,8 +254,19 @@ def _listener(inet: Message) -> Listener | None:
     listening = protocol == _TCP and inet.number(6) == _LISTENING
     if not listening and not (protocol == _UDP and port):
         return None
-    # the address as it lies in memory, in network order, cut into words of this machine
-    raw = little_words(inet.numbers(11))
+    return Listener("tcp" if listening else "udp", _address(inet, 11), port)
+
+
+def _connection(inet: Message | None) -> Connection | None:
+    """Return both ends of a connected TCP socket, None for others."""
+    if inet is None or inet.number(5) != _TCP or inet.number(6) != _ESTABLISHED:
+        return None
+    return Connection(_address(inet, 11), inet.number(7), _address(inet, 12), inet.number(8))
+
+
+def _address(inet: Message, field: int) -> str:
+    """Read an address: as it lies in memory, in network order, cut into words of this machine."""
+    raw = little_words(inet.numbers(field))
     if len(raw) != _ADDRESS_BYTES.get(inet.number(3)):
         raise ImageDamaged("files.img holds a socket whose address has the wrong length")
-    return Listener("tcp" if listening else "udp", str(ipaddress.ip_address(raw)), port)
+    return str(ipaddress.ip_address(raw))

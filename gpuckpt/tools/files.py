@@ -8,6 +8,8 @@ import struct
 from dataclasses import dataclass
 from typing import IO
 
+from gpuckpt.tools.surroundings import packages
+
 # where linkers put notes; a build-id further back than this would be a strange file
 LARGEST_HEADERS = 1 << 20
 LARGEST_NOTES = 64 << 10
@@ -43,6 +45,14 @@ class Files:
             return None
         identity = _build_id(path) if build_id and stat.S_ISREG(found.st_mode) else ""
         return HostFile(path, found.st_size, found.st_mode, found.st_mtime_ns, identity)
+
+    def writable(self, folder: str) -> bool:
+        """Whether names can be made in a folder: it is there, ours, not mounted read-only."""
+        return os.access(folder, os.W_OK | os.X_OK) and os.path.isdir(folder)  # noqa: PTH112
+
+    def packages(self, prefix: str) -> tuple[str, ...] | None:
+        """Return the Python packages installed below a prefix; None if it is not there."""
+        return packages(prefix)
 
 
 def _build_id(path: str) -> str:

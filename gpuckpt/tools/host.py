@@ -70,6 +70,8 @@ class Host:
             ),
             only_own=not held & _SYS_RESOURCE,
             ptrace_scope=int(text(self._read(self._proc / _PTRACE_SCOPE)) or 0),
+            huge_pages_free=self._huge_pages_free(),
+            time_namespaces=(self._proc / "self/ns/time").is_symlink(),
         )
 
     def unit(self, pid: int) -> Unit | None:
@@ -105,6 +107,15 @@ class Host:
         modes = text(self._read(self._sys / "kernel/mm/transparent_hugepage/enabled"))
         found = re.search(r"\[(\w+)\]", modes)
         return found[1] if found else ""
+
+    def _huge_pages_free(self) -> int:
+        """Return the bytes left in the pools of all page sizes."""
+        total = 0
+        for pool in (self._sys / "kernel/mm/hugepages").glob("hugepages-*kB"):
+            free = text(self._read(pool / "free_hugepages")).strip()
+            size = pool.name.removeprefix("hugepages-").removesuffix("kB")
+            total += int(free or 0) * int(size) * 1024
+        return total
 
     def _read(self, path: Path) -> bytes:
         try:

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import errno
 import socket
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuckpt.tools import connections
-from gpuckpt.tools.procfs import read, text
+from gpuckpt.tools.descriptors import targets
+from gpuckpt.tools.procfs import numbers, read, text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 _LOCAL, _INODE = 1, 9  # columns of /proc/net/tcp
 
 
 class PortState(StrEnum):
-    """FREE to bind; LINGERING: only closed connections (TIME_WAIT) hold it; TAKEN by a socket."""
+    """Whether a port can be bound.
+
+    FREE; LINGERING: only closed connections (TIME_WAIT) hold it; TAKEN by a socket; NO_ADDRESS:
+    this host does not have the address.
+    """
 
     FREE = "free"
     LINGERING = "lingering"
     TAKEN = "taken"
+    NO_ADDRESS = "no_address"
 
 
 class Net:
@@ -37,8 +45,11 @@ class Net:
         CRIU binds with SO_REUSEADDR: closed connections are in its way only if their own sockets
         did not have it, as those accepted by a listener without it.
         """
-        if _binds(protocol, address, port):
+        refused = _bind(protocol, address, port)
+        if not refused:
             return PortState.FREE
+        if refused == errno.EADDRNOTAVAIL:
+            return PortState.NO_ADDRESS
         if protocol == "tcp" and not self._held(port):
             return PortState.LINGERING
         return PortState.TAKEN
@@ -51,18 +62,32 @@ class Net:
         """
         connections.free(pids, log)
 
+    def holders(self, protocol: str, port: int) -> tuple[int, ...]:
+        """Return the processes that hold a socket with this local port, those we may look into."""
+        wanted = {f"socket:[{inode}]" for inode in self._inodes(protocol, port)}
+        found: list[int] = []
+        for pid in numbers(self._proc) if wanted else ():
+            with suppress(OSError):
+                if any(target in wanted for _, target in targets(self._proc / str(pid))):
+                    found.append(pid)
+        return tuple(found)
+
     def _held(self, port: int) -> bool:
-        """Whether a process holds a TCP socket with this local port: closed ones have no inode."""
+        """Whether a process holds a TCP socket with this local port."""
+        return next(self._inodes("tcp", port), None) is not None
+
+    def _inodes(self, protocol: str, port: int) -> Iterator[str]:
+        """Go through the sockets with this local port: closed ones have no inode."""
         ending = f":{port:04X}"
-        for table in ("tcp", "tcp6"):
+        for table in (protocol, f"{protocol}6"):
             for line in text(read(self._proc / "net" / table) or b"").splitlines()[1:]:
                 fields = line.split(None, _INODE + 1)
                 if fields[_LOCAL].endswith(ending) and fields[_INODE] != "0":
-                    return True
-        return False
+                    yield fields[_INODE]
 
 
-def _binds(protocol: str, address: str, port: int) -> bool:
+def _bind(protocol: str, address: str, port: int) -> int:
+    """Return 0 if it can be bound, else the error's number."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     udp = protocol.startswith("udp")
     with socket.socket(family, socket.SOCK_DGRAM if udp else socket.SOCK_STREAM) as trial:
@@ -72,6 +97,6 @@ def _binds(protocol: str, address: str, port: int) -> bool:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, not udp)
         try:
             trial.bind((address, port))
-        except OSError:
-            return False
-    return True
+        except OSError as why:
+            return why.errno or errno.EINVAL
+    return 0

@@ -31,6 +31,7 @@ from gpuckpt.tools.procfs import (
     stats,
     text,
 )
+from gpuckpt.tools.surroundings import Surroundings, surroundings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -151,6 +152,10 @@ class Proc:
     def look(self, tree: Tree) -> Look:
         """Return all that matters of a tree before a dump; see tools/look.py."""
         return look(self.root, tree, self.ancestors(tree.root.pid))
+
+    def surroundings(self, pid: int) -> Surroundings:
+        """Return what a process lives in that no image carries; see tools/surroundings.py."""
+        return surroundings(self.root, pid)
 
     def cuda_candidates(self, pids: Iterable[int]) -> tuple[int, ...]:
         """Return those that hold a GPU device or map libcuda: worth asking the driver about.

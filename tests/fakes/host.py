@@ -31,6 +31,7 @@ from gpuckpt.model import (
 from gpuckpt.tools.files import HostFile
 from gpuckpt.tools.look import Look, Task
 from gpuckpt.tools.net import PortState
+from gpuckpt.tools.surroundings import Surroundings
 from tests.fakes import criuimages
 
 if TYPE_CHECKING:
@@ -99,6 +100,12 @@ class FakeHost:
     bindings: dict[int, frozenset[int]] = field(default_factory=dict)
     refused: set[int] = field(default_factory=set)
     strangers: dict[int, int] = field(default_factory=dict)
+    boot_id: str = "boot"
+    around_of: dict[int, Surroundings] = field(default_factory=dict)
+    missing: set[str] = field(default_factory=set)
+    ports: dict[int, list[PortState]] = field(default_factory=dict)
+    port_holders: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    packages: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def with_job(cls, cuda: int = 2, plain: int = 1) -> FakeHost:
@@ -118,12 +125,12 @@ class FakeHost:
         """Return tools that count every call and fail where the fault says so."""
         tools = {
             "proc": _Proc(self),
-            "host": _Host(),
+            "host": _Host(self),
             "nvidia": _Nvidia(self),
             "cuda": _Cuda(self),
             "criu": _Criu(self),
-            "files": _Files(),
-            "net": _Net(),
+            "files": _Files(self),
+            "net": _Net(self),
             "cpus": _Cpus(self),
             "shell": _Shell(self),
         }
@@ -184,6 +191,12 @@ class _Proc:
     def process(self, pid: int) -> Process | None:
         return self.host.processes.get(pid)
 
+    def pids(self) -> tuple[int, ...]:
+        return tuple(self.host.processes)
+
+    def surroundings(self, pid: int) -> Surroundings:
+        return self.host.around_of.get(pid, Surroundings())
+
     def alive(self, ref: ProcessRef) -> bool:
         now = self.host.processes.get(ref.pid)
         return now is not None and now.ref == ref and not now.zombie
@@ -233,12 +246,15 @@ class _Proc:
         return {}
 
 
+@dataclass
 class _Host:
+    host: FakeHost
+
     def facts(self) -> HostFacts:
         return HostFacts(
             hostname="fake",
             kernel="6.18.0",
-            boot_id="boot",
+            boot_id=self.host.boot_id,
             arch="x86_64",
             libc="glibc 2.36",
             cpu_model="fake",
@@ -436,16 +452,37 @@ class _Cpus:
         return thread not in self.host.refused
 
 
+@dataclass
 class _Files:
+    """Every file is there but those in `host.missing`."""
+
+    host: FakeHost
+
     def look(self, path: str, *, build_id: bool) -> HostFile | None:
         del build_id
-        return HostFile(path, 10, 0o100644, 1, "")
+        return None if path in self.host.missing else HostFile(path, 10, 0o100644, 1, "")
+
+    def writable(self, folder: str) -> bool:
+        return folder not in self.host.missing
+
+    def packages(self, prefix: str) -> tuple[str, ...] | None:
+        return self.host.packages.get(prefix)
 
 
+@dataclass
 class _Net:
+    """Every port is free but those in `host.ports`: one state after the other, the last stays."""
+
+    host: FakeHost
+
     def port(self, protocol: str, address: str, port: int) -> PortState:
-        del protocol, address, port
-        return PortState.FREE
+        del protocol, address
+        states = self.host.ports.get(port, [PortState.FREE])
+        return states.pop(0) if len(states) > 1 else states[0]
+
+    def holders(self, protocol: str, port: int) -> tuple[int, ...]:
+        del protocol
+        return self.host.port_holders.get(port, ())
 
     def free_connections(self, pids: Iterable[int], log: Path) -> None:
         del pids, log

@@ -17,6 +17,7 @@ from gpuckpt.flow.interrupts import Interrupts
 from gpuckpt.flow.journal import Journal
 from gpuckpt.flow.request import DumpRequest, RestoreRequest, RestoreResult
 from gpuckpt.flow.restore import restore
+from gpuckpt.flow.target.judge import PATIENCE
 from gpuckpt.model import CudaState
 from tests.fakes.host import ROOT_PID, FakeHost, Fault, process
 
@@ -110,7 +111,7 @@ def test_too_little_gpu_memory_is_refused_before_anything(
     dumped: tuple[Path, FakeHost], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A driver restore that runs out of memory is stuck for good, so it is never tried."""
-    monkeypatch.setattr("gpuckpt.flow.target.GPU_PATIENCE", 0.0)
+    monkeypatch.setitem(PATIENCE, "gpu-memory", 0.0)
     image, before = dumped
     host = empty_host(before)
     host.gpu_free = 1 << 20

@@ -1,61 +1,182 @@
-"""Whether an image may be restored here: what is waited for, and what is said of it."""
+"""Whether an image may be restored here: what is waited for, what is said of it, and when."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
-from gpuckpt.errors import HostMismatch
-from gpuckpt.flow import target
+from gpuckpt.errors import GpuckptError, HostMismatch, Interrupted
+from gpuckpt.events import Silent
+from gpuckpt.flow.dump import dump
 from gpuckpt.flow.interrupts import Interrupts
-from gpuckpt.image.manifest import ListenerRecord, Outside
+from gpuckpt.flow.journal import Entry, Journal
+from gpuckpt.flow.preview import preview
+from gpuckpt.flow.request import DumpRequest, RestoreRequest
+from gpuckpt.flow.restore import restore
+from gpuckpt.flow.target.facts import gather
+from gpuckpt.flow.target.judge import PATIENCE, judge, refusal, wait_for_room
+from gpuckpt.image.manifest import ListenerRecord
 from gpuckpt.tools.net import PortState
-from tests.cli import samples
-from tests.fakes.host import FakeHost
+from tests import image_samples
+from tests.fakes.host import ROOT_PID, FakeHost, process
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuckpt.image.manifest import Manifest
+    from gpuckpt.model import Finding
 
-
-class _Ports:
-    """A port that is in one state after the other, the last one for good."""
-
-    def __init__(self, *states: PortState) -> None:
-        self._states = list(states)
-
-    def port(self, protocol: str, address: str, port: int) -> PortState:
-        del protocol, address, port
-        return self._states.pop(0) if len(self._states) > 1 else self._states[0]
+PORT = 6379
 
 
 def listening() -> Manifest:
-    one = ListenerRecord(protocol="tcp", address="127.0.0.1", port=6379)
-    outside = Outside(files=(), listeners=(one,), terminals=())
-    return msgspec.structs.replace(samples.MANIFEST, ids=(), nvidia=None, outside=outside)
+    """Return the manifest of a plain job with one port."""
+    plain = image_samples.manifest()
+    one = ListenerRecord(protocol="tcp", address="127.0.0.1", port=PORT)
+    outside = msgspec.structs.replace(plain.outside, listeners=(one,))
+    return msgspec.structs.replace(plain, ids=(), nvidia=None, outside=outside, tree=plain.tree[:1])
 
 
-def make_room(folder: Path, *states: PortState) -> list[str]:
-    """Return what was noted."""
-    notes: list[str] = []
-    tools: Any = replace(FakeHost().toolbox(folder), net=_Ports(*states))
-    target.make_room(tools, listening(), frozenset(), Interrupts(), notes.append)
-    return notes
+def wait(folder: Path, *states: PortState, interrupts: Interrupts | None = None) -> list[Finding]:
+    """Wait on a host whose port is in these states one after the other; return what is left."""
+    host = FakeHost(ports={PORT: list(states)})
+    tools, manifest = host.toolbox(folder), listening()
+    said: list[str] = []
+    facts = gather(tools, manifest)
+    found = wait_for_room(tools, manifest, facts, interrupts or Interrupts(), said.append)
+    assert len(said) == len(set(said)), "the same thing was said twice"
+    assert bool(said) == (states[0] is PortState.LINGERING)
+    assert all(str(PORT) in one and "at most" in one for one in said)
+    return [one for one in found if one.id.startswith("port-")]
 
 
-def test_closed_connections_are_waited_for_and_that_is_said_once(tmp_path: Path) -> None:
+def test_closed_connections_are_waited_for_and_that_is_said(tmp_path: Path) -> None:
     """A silent minute looks like a hang."""
-    notes = make_room(tmp_path, PortState.LINGERING, PortState.LINGERING, PortState.FREE)
-    assert len(notes) == 1
-    assert "6379" in notes[0]
+    assert wait(tmp_path, PortState.LINGERING, PortState.LINGERING, PortState.FREE) == []
 
 
-def test_a_taken_port_is_refused_at_once_and_nothing_can_force_it(tmp_path: Path) -> None:
+def test_what_does_not_pass_in_its_time_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PATIENCE, "port-lingering", 0.05)
+    (found,) = wait(tmp_path, PortState.LINGERING)
+    assert (found.id, found.blocks) == ("port-lingering", True)
+
+
+def test_a_signal_ends_the_wait(tmp_path: Path) -> None:
+    stopped = Interrupts()
+    stopped.request(2)
+    with pytest.raises(Interrupted):
+        wait(tmp_path, PortState.LINGERING, interrupts=stopped)
+
+
+def test_a_taken_port_is_not_waited_for_and_nothing_can_force_it(tmp_path: Path) -> None:
+    (found,) = wait(tmp_path, PortState.TAKEN)
+    error = refusal([found], frozenset())
+    assert isinstance(error, HostMismatch)
+    assert "--force-gate" not in error.hint
+
+
+@pytest.fixture
+def dumped(tmp_path: Path) -> tuple[Path, FakeHost]:
+    """Return an image of a job with GPUs, and the host it was taken from."""
+    host = FakeHost.with_job()
+    host.restored = {pid: one for pid, one in host.processes.items() if pid >= ROOT_PID}
+    image = tmp_path / "image"
+    dump(host.toolbox(tmp_path / "first"), DumpRequest(ROOT_PID, image), Silent(), Interrupts())
+    return image, host
+
+
+def test_gates_and_room_are_told_together_and_nothing_is_waited_for(
+    dumped: tuple[Path, FakeHost], tmp_path: Path
+) -> None:
+    """One refusal lists a missing file, a taken pid and short GPU memory, in no time."""
+    image, host = dumped
+    host.processes[ROOT_PID + 1] = process(ROOT_PID + 1, argv=("sleep", "9"))
+    host.gpu_free = 1 << 20
+    host.boot_id = "another"
+    tools = host.toolbox(tmp_path / "state")
+    seen = preview(tools, image)
+    wanted = {"pid-taken", "gpu-memory"}
+    assert {one.id for one in seen.findings if one.blocks} == wanted
+    assert isinstance(seen.error, HostMismatch)
+    calls = len(host.calls)
     with pytest.raises(HostMismatch) as caught:
-        make_room(tmp_path, PortState.TAKEN)
-    assert [finding.id for finding in caught.value.findings] == ["port-taken"]
-    assert "--force-gate" not in caught.value.hint
+        restore(tools, RestoreRequest(image), Silent(), Interrupts())
+    assert {one.id for one in caught.value.findings} == wanted
+    assert "sleep 9" in str([one.reason for one in caught.value.findings])
+    asked = host.calls[calls:]
+    assert asked.count("nvidia.facts") == 1, "it waited"
+
+
+def test_a_preview_touches_nothing(dumped: tuple[Path, FakeHost], tmp_path: Path) -> None:
+    image, host = dumped
+    calls = len(host.calls)
+    state = tmp_path / "never-made"
+    assert preview(host.toolbox(state), image).error is None
+    changing = {"adopt_orphans", "kill", "signal", "reap", "restore", "dump", "open", "bind", "run"}
+    assert not {call.partition(".")[2] for call in host.calls[calls:]} & changing
+    assert not state.exists()
+
+
+def test_an_image_of_others_and_one_with_damage_say_all_the_rest_as_well(
+    dumped: tuple[Path, FakeHost], tmp_path: Path
+) -> None:
+    image, host = dumped
+    host.gpu_free = 1 << 20
+    tools = host.toolbox(tmp_path / "state")
+    image.chmod(0o777)
+    seen = preview(tools, image)
+    assert [one.id for one in seen.findings if one.blocks] == ["image-untrusted", "gpu-memory"]
+    assert seen.error is not None
+    assert seen.error.exit_code == 7
+    image.chmod(0o700)
+    (image / "criu" / "pstree.img.zst").write_bytes(b"")
+    seen = preview(tools, image)
+    assert "gpu-memory" in [one.id for one in seen.findings]
+    assert seen.error is not None
+    assert seen.error.name == "image_damaged"
+    assert any("pstree.img" in one.object for one in seen.findings)
+
+
+def test_a_second_restore_knows_of_the_first(dumped: tuple[Path, FakeHost], tmp_path: Path) -> None:
+    """While that tree runs it is named as the same job; afterwards only a warning is left."""
+    image, host = dumped
+    tools = host.toolbox(tmp_path / "state")
+    restore(tools, RestoreRequest(image, settle=0.0), Silent(), Interrupts())
+    with pytest.raises(GpuckptError) as caught:
+        restore(tools, RestoreRequest(image), Silent(), Interrupts())
+    (found,) = [one for one in caught.value.findings if one.id == "job-runs"]
+    assert "restored here at" in found.reason
+    assert "pid-taken" not in [one.id for one in caught.value.findings]
+    for pid in host.restored:
+        del host.processes[pid]
+        host.cuda.pop(pid, None)
+    seen = preview(tools, image)
+    assert seen.error is None
+    assert "restored-before" in [one.id for one in seen.findings]
+
+
+def test_another_restore_is_named(dumped: tuple[Path, FakeHost], tmp_path: Path) -> None:
+    """Its journal entry is there, and its owner lives."""
+    image, host = dumped
+    other = process(77)
+    host.processes[77] = other
+    entry = Entry(
+        id="1-77",
+        operation="restore",
+        started="2026-01-01T00:00:00Z",
+        boot_id="boot",
+        owner=other.ref,
+        image="/other",
+        processes=(),
+        first={},
+    )
+    Journal(tmp_path / "state").open(entry, lambda _: True)
+    tools = host.toolbox(tmp_path / "state")
+    found = judge(preview(tools, image).manifest, preview(tools, image).facts)
+    assert [(one.id, one.object) for one in found if one.id == "another-restore"] == [
+        ("another-restore", "/other")
+    ]

@@ -202,8 +202,8 @@ def test_a_pages_file_cut_short_is_refused_before_criu_starts(place: Field) -> N
     assert not exists(job.pid)
 
 
-def test_a_taken_pid_is_named(place: Field) -> None:
-    """A restore that would need a pid in use is refused, naming who has it."""
+def test_a_job_that_still_runs_is_named(place: Field) -> None:
+    """A restore beside the job that was dumped is refused, naming it and what it holds."""
     job = place.job("worker.py", 1)
     place.ask()
     image = place.folder / "image"
@@ -211,7 +211,8 @@ def test_a_taken_pid_is_named(place: Field) -> None:
     answer = place.gpuckpt("restore", image)
     assert (answer.code, answer.error) == (8, "host_mismatch")
     findings = {finding["id"]: finding for finding in answer.json["error"]["findings"]}
-    assert "worker.py" in findings["pid-taken"]["reason"]
+    assert "still runs here" in findings["job-runs"]["reason"]
+    assert "worker.py" in findings["port-taken"]["reason"]
     assert place.ask()["pid"] == job.pid
 
 

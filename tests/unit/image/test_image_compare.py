@@ -85,7 +85,7 @@ def test_missing_cpu_flags_are_named_and_can_be_overridden() -> None:
     finding = only(gates(facts=host(cpu_flags=("fpu", "sse2"))))
     assert finding.id == "gate-cpu"
     assert finding.blocks
-    assert finding.reason.endswith("lacks avx, avx2")
+    assert finding.reason.endswith("lacks avx, avx2.")
     assert "Other CPU" in finding.reason
     assert "--force-gate gate-cpu" in finding.remedy
 

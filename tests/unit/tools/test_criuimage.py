@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuckpt.errors import ImageDamaged
-from gpuckpt.model import FileRef, Listener
+from gpuckpt.model import Connection, FileRef, Listener, Remap
 from gpuckpt.tools.criuimage import (
     TaskIds,
     ids,
@@ -113,8 +113,10 @@ def test_files_outside_the_image() -> None:
     assert files["/tmp/job/out.txt"].size == 135
     # opened for append, which CRIU does not check, and for reading, which it does
     assert files["/tmp/job/app.log"].size == 0
-    # what the deleted name was linked to stays; the names themselves, /proc and ptys are CRIU's
-    assert "/tmp/job/link_remap.29" in files
+    # /proc and ptys are CRIU's, deleted files stand by themselves
+    assert "/tmp/job/link_remap.29" not in files
+    assert Remap("/tmp/job/linked", "/tmp/job/link_remap.29", linked=True) in found.remaps
+    assert any(one.path == "/tmp/job/ghost" and not one.linked for one in found.remaps)
     assert not {"/tmp/job/ghost", "/tmp/job/linked", "/dev/ptmx", "/dev/pts/0"} & set(files)
     assert not [path for path in files if path.startswith("/proc")]
     assert found.terminals == ("/dev/ptmx", "/dev/pts/0")
@@ -142,8 +144,11 @@ def test_a_path_that_is_no_utf8_leads_back_to_its_file() -> None:
 
 
 def test_a_connected_socket_is_no_listener() -> None:
-    inet = b"".join(field(*pair) for pair in ((3, 2), (5, 6), (6, 1), (7, 80), (11, 0x0100007F)))
-    assert read_files(image(FILES, field(1, 4) + field(2, 1) + field(4, inet))).listeners == ()
+    ends = ((7, 80), (8, 5000), (11, 0x0100007F), (12, 0x0200007F))
+    inet = b"".join(field(*pair) for pair in ((3, 2), (5, 6), (6, 1), *ends))
+    found = read_files(image(FILES, field(1, 4) + field(2, 1) + field(4, inet)))
+    assert found.listeners == ()
+    assert found.connections == (Connection("127.0.0.1", 80, "127.0.0.2", 5000),)
 
 
 def test_an_address_of_the_wrong_length_is_damage() -> None:

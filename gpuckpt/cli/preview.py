@@ -1,0 +1,66 @@
+"""The page that tells what a restore of an image would meet here: of plan and restore --plan."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuckpt.cli import describe, units
+from gpuckpt.cli.page import Fields, Findings, Next, Outcome, Page, Tone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from gpuckpt.cli.page import Block
+    from gpuckpt.flow.preview import Preview
+
+
+def outcome(seen: Preview, force: Iterable[str] = ()) -> Outcome:
+    """Lay out verdict, image and findings; the next command is the restore, or this page again."""
+    blocks: list[Block] = [Fields(tuple(_rows(seen)))]
+    if seen.findings:
+        blocks.append(Findings(seen.findings))
+    verb = "restore" if seen.error is None else "plan"
+    gates = (word for gate in sorted(force) for word in ("--force-gate", gate))
+    options = gates if verb == "restore" else ()
+    blocks.append(Next((describe.command_line("gpuckpt", verb, str(seen.path), *options),)))
+    return Outcome(
+        payload={
+            "target": "image",
+            "image": seen.path,
+            "image_id": seen.manifest.image_id,
+            "root_pid": seen.manifest.root_pid,
+            "can_restore": seen.error is None,
+            "created": seen.manifest.created,
+            "same_boot": seen.same_boot,
+            "totals": seen.manifest.totals,
+            "memory_needed": seen.memory,
+            "memory_available": seen.facts.host.memory_available,
+            "findings": seen.findings,
+        },
+        page=Page(_verdict(seen), Tone.GOOD if seen.error is None else Tone.BAD, tuple(blocks)),
+        quiet="\n".join(dict.fromkeys(one.id for one in seen.findings if one.blocks)),
+        error=seen.error,
+    )
+
+
+def _verdict(seen: Preview) -> str:
+    blockers = sum(one.blocks for one in seen.findings)
+    if seen.error is not None:
+        stop = "stops" if blockers == 1 else "stop"
+        return f"{units.count(blockers, 'finding')} {stop} a restore here"
+    warnings = len(seen.findings)
+    but = f", with {units.count(warnings, 'warning')}" if warnings else ""
+    return f"this image can be restored here now{but}"
+
+
+def _rows(seen: Preview) -> Iterator[tuple[str, str]]:
+    manifest, host = seen.manifest, seen.facts.host
+    yield "image", str(seen.path)
+    yield "job", describe.job(manifest)
+    where = "this host, since its last boot" if seen.same_boot else manifest.host.hostname
+    if not seen.same_boot and manifest.host.hostname == host.hostname:
+        where = "this host, before its last boot"
+    yield "dumped", f"{manifest.created} on {where}"
+    yield "size", describe.sizes(manifest)
+    have = units.size(host.memory_available)
+    yield "memory", f"{units.size(seen.memory)} needed, {have} available"

@@ -1,0 +1,104 @@
+"""plan IMAGE: what a restore of this image would meet on this host; nothing is touched."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from gpuckpt.errors import ImageDamaged, ImageUntrusted
+from gpuckpt.flow.target.facts import TargetFacts, gather
+from gpuckpt.flow.target.judge import judge, refusal
+from gpuckpt.flow.target.room import memory_needed
+from gpuckpt.image.store import Image
+from gpuckpt.model import blocker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from gpuckpt.errors import GpuckptError
+    from gpuckpt.flow.toolbox import Toolbox
+    from gpuckpt.image.manifest import Manifest
+    from gpuckpt.model import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What was found; `error` is the refusal that a restore would end in, None if it would begin.
+
+    `age` are the seconds since the dump; `same_host` whether this is the very boot it ran on, and
+    `memory` the bytes of host memory a restore needs.
+    """
+
+    path: Path
+    manifest: Manifest
+    facts: TargetFacts
+    findings: tuple[Finding, ...]
+    error: GpuckptError | None
+    age: float
+    same_boot: bool
+    memory: int
+
+
+def preview(tools: Toolbox, path: Path, force: frozenset[str] = frozenset()) -> Preview:
+    """Compare an image with this host from its manifest and the sizes of its files.
+
+    Raises:
+        ImageError: there is no image, or its manifest cannot be read.
+        NotPrivileged: this user may not read it.
+    """
+    with _opened(path) as (image, untrusted):
+        manifest = image.manifest
+        wrong = untrusted or _damage(image)
+    facts = gather(tools, manifest)
+    found = judge(manifest, facts)
+    error = next((why for why, _ in wrong), None) or refusal(found, force)
+    own = [one for _, findings in wrong for one in findings]
+    return Preview(
+        path=path,
+        manifest=manifest,
+        facts=facts,
+        findings=(*own, *found),
+        error=error,
+        age=_age(manifest.created),
+        same_boot=manifest.host.boot_id == facts.host.boot_id,
+        memory=memory_needed(manifest),
+    )
+
+
+_Wrong = list[tuple["GpuckptError", tuple["Finding", ...]]]
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Image, _Wrong]]:
+    """Open the image, be it by distrust: what else is wrong is worth knowing at once."""
+    wrong: _Wrong = []
+    try:
+        image = Image.open(path)
+    except ImageUntrusted as why:
+        image = Image.open(path, trust=False)
+        wrong.append((why, (_untrusted(path, why),)))
+    with image:
+        yield image, wrong
+
+
+def _untrusted(path: Path, why: ImageUntrusted) -> Finding:
+    return blocker("image-untrusted", str(path), f"{why.message}.", why.hint)
+
+
+def _damage(image: Image) -> _Wrong:
+    try:
+        image.check_sizes()
+    except (ImageDamaged, ImageUntrusted) as why:
+        return [(why, why.findings or (_untrusted(image.path, why),))]  # type: ignore[arg-type]
+    return []
+
+
+def _age(created: str) -> float:
+    try:
+        then = datetime.fromisoformat(created)
+        return max(0.0, (datetime.now(UTC) - then).total_seconds())
+    except (ValueError, TypeError):
+        return 0.0

@@ -1,0 +1,115 @@
+"""Rules about files and folders: what must be there as it was, and where names must be made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gpuckpt.flow.target.facts import fake_link, folder_of
+from gpuckpt.flow.target.rule import Rule, some
+from gpuckpt.image import compare
+from gpuckpt.model import blocker, warning
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuckpt.flow.target.facts import TargetFacts
+    from gpuckpt.image.manifest import Manifest, RemapRecord
+    from gpuckpt.model import Finding
+
+
+def files(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
+    """CRIU compares size, mode and build-id of what is open or mapped, one file after the other."""
+    yield from compare.files(manifest, facts.files)
+
+
+def remaps(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
+    """A deleted file gets a name for a moment: its folder must take one, and none be there."""
+    for one in manifest.outside.remaps:
+        if one.linked and not facts.names.get(one.name, True):
+            yield _link_gone(one)
+        elif one.linked and facts.names.get(one.path) and facts.names.get(fake_link(one)):
+            yield _in_the_way(fake_link(one), one.path)
+        elif not one.linked and facts.names.get(one.name):
+            yield _in_the_way(one.name, one.path)
+        elif not _takes_names(one, facts):
+            yield _no_folder(one)
+
+
+def _link_gone(one: RemapRecord) -> Finding:
+    return blocker(
+        "remap-missing",
+        one.name,
+        f"{one.name}, under which the dump kept the deleted {one.path}, is not here: it is not in "
+        "the image, and a restore uses it up.",
+        "Restore once, where the dump was made (before its next boot, if this is in /dev/shm), or "
+        "copy the file from there with owner and mode.",
+    )
+
+
+def _in_the_way(name: str, path: str) -> Finding:
+    return blocker(
+        "remap-in-the-way",
+        name,
+        f"A restore makes this name for the deleted {path}, and it is there already.",
+        f"It is left over from a restore that was cut short: rm {name}",
+    )
+
+
+def _no_folder(one: RemapRecord) -> Finding:
+    return blocker(
+        "remap-folder",
+        folder_of(one.path),
+        f"A restore makes a name for the deleted {one.path}, and no names can be made there.",
+        "Make the folder, or mount it writable.",
+    )
+
+
+def sockets(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
+    """A Unix socket is bound at its path again, so that its folder must be there."""
+    missing: dict[str, list[str]] = {}
+    for path in manifest.outside.sockets:
+        if not facts.writable.get(folder_of(path), True):
+            missing.setdefault(folder_of(path), []).append(path)
+    for folder, paths in missing.items():
+        yield blocker(
+            "socket-folder",
+            folder,
+            f"The job's Unix socket {some(paths)} is made again, and this folder takes no names.",
+            "Make the folder, or mount it writable.",
+        )
+
+
+def pythons(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
+    """What a Python has not imported yet is not in its memory: it fails later, out of the blue."""
+    for one in manifest.outside.pythons:
+        here = facts.packages.get(one.prefix, one.packages)
+        if here is None:
+            yield blocker(
+                "gate-python-prefix",
+                one.prefix,
+                f"{one.prefix}, from which the job's Python imports, is not here.",
+                "Put it back, or override with --force-gate gate-python-prefix if the job has "
+                "imported all it needs.",
+            )
+        elif changed := sorted(set(one.packages) ^ set(here)):
+            lost = [package for package in changed if package in one.packages]
+            yield warning(
+                "python-packages",
+                one.prefix,
+                f"The packages in {one.prefix} have changed: {_changes(lost, changed)}.",
+                "Install what the job was started with: what it imports from now on must fit.",
+            )
+
+
+def _changes(lost: list[str], changed: list[str]) -> str:
+    fresh = [package for package in changed if package not in lost]
+    parts = [f"without {some(lost)}"] if lost else []
+    return ", ".join([*parts, *([f"with {some(fresh)}"] if fresh else [])])
+
+
+def _takes_names(remap: RemapRecord, facts: TargetFacts) -> bool:
+    known = facts.writable if remap.linked else facts.makeable
+    return known.get(folder_of(remap.path), True)
+
+
+RULES: Final[tuple[Rule, ...]] = (files, remaps, sockets, pythons)

@@ -1,0 +1,113 @@
+"""What a process lives in that no image carries: its groups, rights, label, and Python's folders.
+
+Asked of the job at a dump and of ourselves at a restore: what CRIU makes begins as our child.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from gpuckpt.tools.cgroups import Cgroups
+from gpuckpt.tools.procfs import kibibytes, link, parse_status, read, text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PYTHON: Final = re.compile(r"python[0-9.]*[a-z]*$")
+_PACKAGES: Final = ("lib/python*/site-packages", "lib/python*/dist-packages")
+_UNLABELLED: Final = frozenset({"", "unconfined", "kernel"})
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """All of it for one process.
+
+    `cgroup` is the memory controller's group or that of version 2; `label` what a security module
+    holds it under, "" if nothing does. `permitted` and `bounding` are sets of capabilities, by
+    bit. `huge_pages` are bytes from the pool; `python` the prefix of its interpreter, "" if it is
+    none.
+    """
+
+    root: str = "/"
+    cgroup: str = ""
+    label: str = ""
+    permitted: int = 0
+    bounding: int = 0
+    huge_pages: int = 0
+    python: str = ""
+
+
+def surroundings(root: Path, pid: int) -> Surroundings:
+    """Look at one process under the /proc at `root`; what cannot be seen stays empty."""
+    folder = f"{root}/{pid}"
+    status = parse_status(_soft(f"{folder}/status"))
+    paths = Cgroups(root).paths(pid)
+    return Surroundings(
+        root=link(f"{folder}/root") or "/",
+        cgroup=paths.get("memory") or paths.get("") or "",
+        label=_label(folder),
+        permitted=int(status.get("CapPrm", "0"), 16),
+        bounding=int(status.get("CapBnd", "0"), 16),
+        huge_pages=kibibytes(status, "HugetlbPages"),
+        python=_prefix(folder),
+    )
+
+
+def packages(prefix: str) -> tuple[str, ...] | None:
+    """Return the names and versions of what is installed below a prefix; None: it is not there."""
+    if not os.path.isdir(prefix):  # noqa: PTH112 - paths from /proc may hold any bytes
+        return None
+    found = (
+        entry.name.removesuffix(".dist-info")
+        for pattern in _PACKAGES
+        for folder in Path(prefix).glob(pattern)
+        for entry in folder.glob("*.dist-info")
+    )
+    return tuple(sorted(set(found)))
+
+
+def _label(folder: str) -> str:
+    """Return the label of a security module; a profile that only watches counts as well."""
+    raw = text(_soft(f"{folder}/attr/current")).strip("\0\n ")
+    return "" if raw in _UNLABELLED else raw
+
+
+def _prefix(folder: str) -> str:
+    """Return the prefix of a Python: that of its virtual environment, or of the program itself."""
+    exe = link(f"{folder}/exe") or ""
+    if not _PYTHON.search(exe):
+        return ""
+    for candidate in _candidates(folder):
+        if (candidate / "pyvenv.cfg").is_file():
+            return str(candidate)
+    return str(Path(exe).parent.parent)
+
+
+def _candidates(folder: str) -> Iterator[Path]:
+    """Where a virtual environment would be: by the name it was called by, then by variables.
+
+    The two variables hold paths, nothing secret, and only what turns out to be an environment is
+    kept.
+    """
+    called = text(_soft(f"{folder}/cmdline").partition(b"\0")[0])
+    if "/" in called:
+        yield Path(link(f"{folder}/cwd") or "/", called).parent.parent
+    for entry in _soft(f"{folder}/environ").split(b"\0"):
+        name, _, value = entry.partition(b"=")
+        if name in {b"VIRTUAL_ENV", b"CONDA_PREFIX"} and value.startswith(b"/"):
+            yield Path(text(value))
+        elif name == b"PATH" and called and "/" not in called:
+            places = [Path(place) for place in text(value).split(":") if place.startswith("/")]
+            yield from (place.parent for place in places if (place / called).exists())
+
+
+def _soft(path: str) -> bytes:
+    """Read a file that may be closed to us, or have nothing to say."""
+    try:
+        return read(path) or b""
+    except OSError:
+        return b""

@@ -1,0 +1,197 @@
+"""What a restore would meet, judged from recorded facts: one change, one finding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from gpuckpt.errors import CriuMissing, ImageUnsupported
+from gpuckpt.flow.ledger import Restored
+from gpuckpt.flow.target.facts import SeenPort, TargetFacts
+from gpuckpt.flow.target.judge import judge, refusal
+from gpuckpt.image import manifest as m
+from gpuckpt.model import HostFacts, NvidiaFacts, ProcessRef, TcpPolicy, Version
+from gpuckpt.tools.net import PortState
+from gpuckpt.tools.surroundings import Surroundings
+from tests import image_samples
+from tests.plan_samples import GIB, process
+
+if TYPE_CHECKING:
+    from gpuckpt.model import Finding
+
+PLAIN = msgspec.structs.replace(
+    image_samples.manifest(),
+    totals=m.Totals(raw=0, stored=0, pages=GIB),
+    tree=tuple(
+        msgspec.structs.replace(one, permitted=0xFF, bounding=0xFF)
+        for one in image_samples.manifest().tree
+    ),
+)
+FACTS = TargetFacts(
+    host=HostFacts(
+        hostname="node2",
+        kernel="6.18.44",
+        boot_id="other",
+        arch="x86_64",
+        libc="glibc 2.36",
+        cpu_model="Some CPU",
+        cpu_flags=PLAIN.host.cpu_flags,
+        cpu_count=8,
+        memory_total=64 * GIB,
+        memory_available=48 * GIB,
+        huge_pages="",
+        euid=0,
+    ),
+    own=Surroundings(permitted=0xFF, bounding=0xFF),
+    nvidia=NvidiaFacts("580.159.04", "13.0", image_samples.GPUS),
+    criu=Version("4.2.1"),
+)
+LISTENER = m.ListenerRecord(protocol="tcp", address="10.0.0.1", port=80)
+GHOST = m.RemapRecord(path="/tmp/g", name="/tmp/g.cr.1.ghost", linked=False)
+LINKED = m.RemapRecord(path="/dev/shm/sem.x", name="/dev/shm/link_remap.7", linked=True)
+LINE = m.ConnectionRecord(local="10.0.0.1", local_port=9, remote="10.0.0.2", remote_port=5432)
+PYTHON = m.PythonRecord(prefix="/venv", packages=("torch-2.9.0", "numpy-2.0.0"))
+
+
+def outside(**changes: Any) -> dict[str, Any]:
+    return {"outside": msgspec.structs.replace(PLAIN.outside, **changes)}
+
+
+def root(**changes: Any) -> dict[str, Any]:
+    return {"tree": (msgspec.structs.replace(PLAIN.tree[0], **changes), *PLAIN.tree[1:])}
+
+
+def host(**changes: Any) -> dict[str, Any]:
+    return {"host": replace(FACTS.host, **changes)}
+
+
+def options(**changes: Any) -> dict[str, Any]:
+    return {"options": msgspec.structs.replace(PLAIN.options, **changes)}
+
+
+def port(state: PortState, address: str = "10.0.0.1") -> dict[str, Any]:
+    holders = (process(77, argv=("redis",)),) if state is PortState.TAKEN else ()
+    listener = msgspec.structs.replace(LISTENER, address=address)
+    return {"ports": (SeenPort(listener, state, holders),)}
+
+
+LEDGER = Restored(
+    image_id="i", image="/i", at="2026-01-01T00:00:00Z", boot_id="other",
+    processes=(ProcessRef(1000, 5),),
+)  # fmt: skip
+TIMENS = m.FileEntry(
+    name="timens-0.img", raw_size=1, stored_size=1, frames=1, stored_blake3="", table_blake3=""
+)
+FULL, *REST = image_samples.GPUS
+SHORT_GPU = NvidiaFacts("580.159.04", "13.0", (replace(FULL, memory_free=1 << 20), *REST))
+
+# what is changed in the image, what on the host, the finding (! stops), words of its reason
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
+    "a need": ({"needs": ("criu-stream", "x")}, {}, "!need-unknown", "needs x"),
+    "no criu": (
+        {}, {"criu": None, "no_criu": CriuMissing("CRIU was not found")}, "!criu-missing", "not fo"
+    ),
+    "old criu": ({}, {"criu": Version("4.1")}, "!gate-criu", "4.1"),
+    "rights": ({}, host(missing_capabilities=("CAP_KILL",)), "!not-privileged", "CAP_KILL"),
+    "its rights": (root(permitted=0x3FF), {}, "!capabilities", "CAP_LINUX_IMMUTABLE"),
+    "its bounds": (root(bounding=0x1FF), {}, "capabilities", "CAP_SETPCAP"),
+    "terminal": (
+        outside(terminals=("/dev/pts/1",)) | options(shell_job=True), {}, "!no-terminal", "terminal"
+    ),
+    "clocks": ({"files": (TIMENS,)}, host(time_namespaces=False), "!gate-time-namespace", "kernel"),
+    "label": (root(label="docker-default"), {}, "security-label", "docker-default"),
+    "cgroup": (root(cgroup="/slurm/job_7"), {}, "cgroup", "/slurm/job_7"),
+    "pid": ({}, {"taken": {1000: process(1000)}}, "!pid-taken", "train.py"),
+    "group": ({}, {"taken": {1000: process(7, pgid=1000)}}, "!pid-taken", "as its group"),
+    "unseen": ({}, {"taken": {1000: None}}, "!pid-taken", "cannot be seen"),
+    "zombie": (
+        {}, {"taken": {9: process(9, 8, state="Z", threads=(9,))}}, "!pid-zombie", "process 8"
+    ),
+    "init's zombie": (
+        {}, {"taken": {9: process(9, 1, state="Z", threads=(9,))}}, "pid-zombie", "process 1 "
+    ),
+    "source": (
+        {}, {"running": frozenset({1000}), "taken": {1000: process(1000)}}, "!job-runs", "dumped"
+    ),
+    "again": (
+        {}, {"running": frozenset({1000}), "restored": LEDGER}, "!job-runs", "2026-01-01T00:00:00Z"
+    ),
+    "before": ({}, {"restored": LEDGER}, "restored-before", "has ended"),
+    "port": ({}, port(PortState.TAKEN), "!port-taken", "process 77 (redis)"),
+    "lingering": ({}, port(PortState.LINGERING), "port-lingering", "TIME_WAIT"),
+    "address": ({}, port(PortState.NO_ADDRESS), "!address-missing", "10.0.0.1"),
+    "address 6": ({}, port(PortState.NO_ADDRESS, "fd00::1"), "address-missing", "fd00::1"),
+    "closed": (
+        outside(connections=(LINE,)) | options(tcp=TcpPolicy.CLOSE), {}, "tcp-closed", "10.0.0.2"
+    ),
+    "kept": (
+        outside(connections=(LINE,)) | options(tcp=TcpPolicy.ESTABLISHED), {}, "tcp-kept", ":5432"
+    ),
+    "ghost": (outside(remaps=(GHOST,)), {"names": {GHOST.name: True}}, "!remap-in-the-way", "/g"),
+    "ghost's folder": (
+        outside(remaps=(GHOST,)), {"makeable": {"/tmp": False}}, "!remap-folder", "/tmp/g"
+    ),
+    "linked": (outside(remaps=(LINKED,)), {"names": {LINKED.name: False}}, "!remap-missing", "sem"),
+    "its own name": (
+        outside(remaps=(LINKED,)),
+        {"names": {LINKED.name: True, LINKED.path: True, f"{LINKED.path}.cr_link": True}},
+        "!remap-in-the-way",
+        "sem.x",
+    ),
+    "socket": (outside(sockets=("/run/x/s",)), {"writable": {"/run/x": False}}, "!socket-folder",
+               "/run/x/s"),
+    "venv": (
+        outside(pythons=(PYTHON,)), {"packages": {"/venv": None}}, "!gate-python-prefix", "/venv"
+    ),
+    "packages": (
+        outside(pythons=(PYTHON,)),
+        {"packages": {"/venv": ("torch-2.8.0", "numpy-2.0.0")}},
+        "python-packages",
+        "without torch-2.9.0, with torch-2.8.0",
+    ),
+    "ram": ({}, host(memory_available=GIB), "!host-memory", "GPU bytes"),
+    "huge": (root(huge_pages=4 << 20), host(huge_pages_free=2 << 20), "!huge-pages", "4.0 MiB"),
+    "gpu": (
+        {},
+        {
+            "nvidia": SHORT_GPU,
+            "gpu_short": {FULL.uuid: (2 * GIB, "held by process 77 (vllm) with 92160 MiB")},
+        },
+        "!gpu-memory",
+        "process 77 (vllm)",
+    ),
+    "flavour": (
+        {"nvidia": msgspec.structs.replace(PLAIN.nvidia, flavour="open")},
+        {"nvidia": replace(FACTS.nvidia, flavour="proprietary")},  # type: ignore[type-var]
+        "gate-driver-flavour",
+        "proprietary",
+    ),
+}  # fmt: skip
+
+
+def findings(image: dict[str, Any], here: dict[str, Any]) -> list[Finding]:
+    return judge(msgspec.structs.replace(PLAIN, **image), replace(FACTS, **here))
+
+
+def test_a_host_like_the_images_has_no_findings() -> None:
+    assert findings({}, {}) == []
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_change_is_one_finding(case: str) -> None:
+    image, here, expected, words = CASES[case]
+    (found,) = findings(image, here)
+    assert ("!" if found.blocks else "") + found.id == expected
+    assert words in found.reason
+    assert found.reason.endswith(".")
+    assert found.remedy
+
+
+def test_what_an_image_needs_cannot_be_forced_and_is_an_error_of_the_image() -> None:
+    found = findings({"needs": ("teleport",)}, host(memory_available=0))
+    error = refusal(found, frozenset({"need-unknown"}))
+    assert isinstance(error, ImageUnsupported)
+    assert len(error.findings) == 2
