@@ -11,6 +11,7 @@ import zstandard
 from blake3 import blake3
 
 from gpuckpt.image import manifest as m
+from gpuckpt.image.outside import Outside
 from gpuckpt.image.stage import Stage
 from gpuckpt.model import Gpu, GpuUse, Phase, Receipt, TcpPolicy
 
@@ -109,7 +110,7 @@ def manifest(files: tuple[m.FileEntry, ...] = (), **changes: Any) -> m.Manifest:
             link_remap=False,
             leave_running=False,
         ),
-        outside=m.Outside(files=(), listeners=(), terminals=()),
+        outside=Outside(files=(), listeners=(), terminals=()),
         labels={"step": "7"},
         files=files,
         totals=m.Totals(raw=raw, stored=sum(file.stored_size for file in files), pages=0),

@@ -10,18 +10,20 @@ from uuid import uuid4
 from gpuckpt import __version__
 from gpuckpt.image.manifest import (
     BindingRecord,
-    ConnectionRecord,
     DumpOptions,
-    FileRecord,
     HostRecord,
-    ListenerRecord,
     Manifest,
     NvidiaRecord,
-    Outside,
     ProcessRecord,
+    Totals,
+)
+from gpuckpt.image.outside import (
+    ConnectionRecord,
+    FileRecord,
+    ListenerRecord,
+    Outside,
     PythonRecord,
     RemapRecord,
-    Totals,
 )
 from gpuckpt.model import CudaState
 from gpuckpt.tools import criuimage

@@ -18,7 +18,8 @@ from gpuckpt.model import Version, blocker, warning
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from gpuckpt.image.manifest import FileRecord, HostRecord, Manifest
+    from gpuckpt.image.manifest import HostRecord, Manifest
+    from gpuckpt.image.outside import FileRecord
     from gpuckpt.model import Finding, HostFacts, NvidiaFacts
 
 __all__ = ["files", "gates", "gpu_map"]

@@ -17,15 +17,13 @@ from gpuckpt.flow.verify import VerifyResult
 from gpuckpt.image.manifest import (
     DumpOptions,
     FileEntry,
-    FileRecord,
     HostRecord,
-    ListenerRecord,
     Manifest,
     NvidiaRecord,
-    Outside,
     ProcessRecord,
     Totals,
 )
+from gpuckpt.image.outside import FileRecord, ListenerRecord, Outside
 from gpuckpt.model import (
     Finding,
     Gpu,

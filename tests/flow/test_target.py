@@ -17,7 +17,7 @@ from gpuckpt.flow.request import DumpRequest, RestoreRequest
 from gpuckpt.flow.restore import restore
 from gpuckpt.flow.target.facts import gather
 from gpuckpt.flow.target.judge import PATIENCE, judge, refusal, wait_for_room
-from gpuckpt.image.manifest import ListenerRecord
+from gpuckpt.image.outside import ListenerRecord
 from gpuckpt.tools.net import PortState
 from tests import image_samples
 from tests.fakes.host import ROOT_PID, FakeHost, process

@@ -18,6 +18,7 @@ from gpuckpt.image import frames, wire
 from gpuckpt.image import manifest as m
 from gpuckpt.image.check import check_files
 from gpuckpt.image.names import check_name, is_stage, stage_name
+from gpuckpt.image.outside import FileRecord, Outside
 from gpuckpt.image.pack import Packer
 from gpuckpt.image.stage import Stage
 from gpuckpt.image.store import Image
@@ -243,12 +244,12 @@ def test_a_manifest_comes_back_as_it_was(
     mtime: int | None,
     seconds: float,
 ) -> None:
-    file = m.FileRecord(path=path, size=size, mode=None, build_id="", mtime_ns=mtime)
+    file = FileRecord(path=path, size=size, mode=None, build_id="", mtime_ns=mtime)
     root = msgspec.structs.replace(samples.process(1000, 1), argv=tuple(argv), cwd=path)
     whole = samples.manifest(
         labels=labels,
         tree=(root,),
-        outside=m.Outside(files=(file,), listeners=(), terminals=(path,)),
+        outside=Outside(files=(file,), listeners=(), terminals=(path,)),
         receipt=Receipt("dump", "2026-01-02T03:04:05Z", seconds, ()),
     )
     encoded = m.encode(whole)

@@ -11,7 +11,7 @@ from gpuckpt.flow.journal import Journal
 from gpuckpt.flow.ledger import Ledger
 from gpuckpt.flow.memory import holders, memory_need
 from gpuckpt.image import compare
-from gpuckpt.image.manifest import FileRecord
+from gpuckpt.image.outside import FileRecord
 from gpuckpt.tools import foreground
 from gpuckpt.tools.net import PortState
 from gpuckpt.tools.surroundings import Surroundings
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from gpuckpt.flow.journal import Entry
     from gpuckpt.flow.ledger import Restored
     from gpuckpt.flow.toolbox import Toolbox
-    from gpuckpt.image.manifest import ListenerRecord, Manifest, RemapRecord
+    from gpuckpt.image.manifest import Manifest
+    from gpuckpt.image.outside import ListenerRecord, RemapRecord
     from gpuckpt.model import HostFacts, NvidiaFacts, Process, Version
     from gpuckpt.tools.files import HostFile
 

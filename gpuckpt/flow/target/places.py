@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpuckpt.flow.target.facts import TargetFacts
-    from gpuckpt.image.manifest import Manifest, RemapRecord
+    from gpuckpt.image.manifest import Manifest
+    from gpuckpt.image.outside import RemapRecord
     from gpuckpt.model import Finding
 
 

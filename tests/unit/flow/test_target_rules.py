@@ -13,6 +13,7 @@ from gpuckpt.flow.ledger import Restored
 from gpuckpt.flow.target.facts import SeenPort, TargetFacts
 from gpuckpt.flow.target.judge import judge, refusal
 from gpuckpt.image import manifest as m
+from gpuckpt.image.outside import ConnectionRecord, ListenerRecord, PythonRecord, RemapRecord
 from gpuckpt.model import HostFacts, NvidiaFacts, ProcessRef, TcpPolicy, Version
 from gpuckpt.tools.net import PortState
 from gpuckpt.tools.surroundings import Surroundings
@@ -49,11 +50,11 @@ FACTS = TargetFacts(
     nvidia=NvidiaFacts("580.159.04", "13.0", image_samples.GPUS),
     criu=Version("4.2.1"),
 )
-LISTENER = m.ListenerRecord(protocol="tcp", address="10.0.0.1", port=80)
-GHOST = m.RemapRecord(path="/tmp/g", name="/tmp/g.cr.1.ghost", linked=False)
-LINKED = m.RemapRecord(path="/dev/shm/sem.x", name="/dev/shm/link_remap.7", linked=True)
-LINE = m.ConnectionRecord(local="10.0.0.1", local_port=9, remote="10.0.0.2", remote_port=5432)
-PYTHON = m.PythonRecord(prefix="/venv", packages=("torch-2.9.0", "numpy-2.0.0"))
+LISTENER = ListenerRecord(protocol="tcp", address="10.0.0.1", port=80)
+GHOST = RemapRecord(path="/tmp/g", name="/tmp/g.cr.1.ghost", linked=False)
+LINKED = RemapRecord(path="/dev/shm/sem.x", name="/dev/shm/link_remap.7", linked=True)
+LINE = ConnectionRecord(local="10.0.0.1", local_port=9, remote="10.0.0.2", remote_port=5432)
+PYTHON = PythonRecord(prefix="/venv", packages=("torch-2.9.0", "numpy-2.0.0"))
 
 
 def outside(**changes: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pytest
 
 from gpuckpt.image import compare, cpuflags
 from gpuckpt.image import manifest as m
+from gpuckpt.image.outside import FileRecord, Outside
 from gpuckpt.model import HostFacts, NvidiaFacts, Version
 from tests import image_samples as samples
 
@@ -195,15 +196,15 @@ def test_gpus_are_paired_with_their_own_model() -> None:
     assert compare.gpu_map(old, new) == {small.uuid: "GPU-small", second.uuid: "GPU-big"}
 
 
-def record(**changes: Any) -> m.FileRecord:
-    whole = m.FileRecord(
+def record(**changes: Any) -> FileRecord:
+    whole = FileRecord(
         path="/data/x", size=100, mode=REGULAR, build_id="", mtime_ns=5, flags=os.O_RDONLY
     )
     return msgspec.structs.replace(whole, **changes)
 
 
-def files(old: m.FileRecord, new: m.FileRecord | None) -> tuple[Finding, ...]:
-    outside = m.Outside(files=(old, old), listeners=(), terminals=())
+def files(old: FileRecord, new: FileRecord | None) -> tuple[Finding, ...]:
+    outside = Outside(files=(old, old), listeners=(), terminals=())
     found = compare.files(samples.manifest(outside=outside), {old.path: new})
     assert all(finding.object == old.path for finding in found)
     return found
@@ -213,7 +214,7 @@ def test_files_that_are_as_they_were_pass() -> None:
     assert files(record(), record()) == ()
     assert files(record(), record(mtime_ns=6)) == ()
     assert files(record(size=None, mode=None), record(size=7, mode=0)) == ()
-    outside = m.Outside(files=(record(),), listeners=(), terminals=())
+    outside = Outside(files=(record(),), listeners=(), terminals=())
     assert compare.files(samples.manifest(outside=outside), {}) == ()
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from gpuckpt.errors import Bug, ImageDamaged, ImageUnsupported
 from gpuckpt.image import manifest as m
+from gpuckpt.image.outside import FileRecord, Outside
 from tests import image_samples as samples
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ def test_a_manifest_comes_back_as_it_was() -> None:
 def test_bytes_that_are_no_utf8_come_back(  # paths and arguments may hold any byte
 ) -> None:
     odd = os.fsdecode(b"/data/\xff\xfe/\xf4\x8f\xbe\x80/\xc3\xa9")
-    files = (m.FileRecord(path=odd, size=1, mode=33188, build_id="", mtime_ns=-5),)
-    whole = samples.manifest(outside=m.Outside(files=files, listeners=(), terminals=(odd,)))
+    files = (FileRecord(path=odd, size=1, mode=33188, build_id="", mtime_ns=-5),)
+    whole = samples.manifest(outside=Outside(files=files, listeners=(), terminals=(odd,)))
     data = m.encode(whole)
     assert os.fsencode(m.decode(data).outside.files[0].path) == os.fsencode(odd)
     assert m.decode(data) == whole

@@ -1,0 +1,66 @@
+"""What a manifest says of the world outside the image: files, ports, names, connections.
+
+A part of the wire types of format 1; see manifest.py for the whole.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A file outside the image that the restore expects unchanged (from CRIU's files.img)."""
+
+    path: str
+    size: int | None
+    mode: int | None
+    build_id: str
+    mtime_ns: int | None
+    flags: int = 0
+
+
+class ListenerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A port the restored tree will bind."""
+
+    protocol: str
+    address: str
+    port: int
+
+
+class ConnectionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A TCP connection of the tree, both ends."""
+
+    local: str
+    local_port: int
+    remote: str
+    remote_port: int
+
+
+class RemapRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A deleted file in use: for a moment a restore makes a name for it beside `path`.
+
+    `name` is that name; with `linked` it is one that the dump left and that must still be there.
+    """
+
+    path: str
+    name: str
+    linked: bool
+
+
+class PythonRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The folder a Python of the tree imports from, and the packages in it, `name-version`."""
+
+    prefix: str
+    packages: tuple[str, ...]
+
+
+class Outside(msgspec.Struct, frozen=True, kw_only=True):
+    """What the tree uses that is not in the image; `sockets` are the paths of Unix sockets."""
+
+    files: tuple[FileRecord, ...]
+    listeners: tuple[ListenerRecord, ...]
+    terminals: tuple[str, ...]
+    connections: tuple[ConnectionRecord, ...] = ()
+    sockets: tuple[str, ...] = ()
+    remaps: tuple[RemapRecord, ...] = ()
+    pythons: tuple[PythonRecord, ...] = ()
