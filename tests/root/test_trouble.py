@@ -212,7 +212,7 @@ def test_a_job_that_still_runs_is_named(place: Field) -> None:
     assert (answer.code, answer.error) == (8, "host_mismatch")
     findings = {finding["id"]: finding for finding in answer.json["error"]["findings"]}
     assert "still runs here" in findings["job-runs"]["reason"]
-    assert "worker.py" in findings["port-taken"]["reason"]
+    assert "the job itself" in findings["port-taken"]["reason"]
     assert place.ask()["pid"] == job.pid
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Rule = Callable[[Manifest, TargetFacts], Iterator[Finding]]
 
-_LONGEST = 60
+_LONGEST = 100
 _MOST = 4
 
 
