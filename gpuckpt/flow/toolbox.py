@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from gpuckpt.tools.files import HostFile
     from gpuckpt.tools.look import Look
     from gpuckpt.tools.net import PortState
-    from gpuckpt.tools.units import Unit
     from gpuckpt.tools.surroundings import Surroundings
+    from gpuckpt.tools.units import Unit
 
 
 class ProcTool(Protocol):

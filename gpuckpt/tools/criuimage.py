@@ -212,14 +212,14 @@ def read_file_ids(raw: bytes) -> dict[int, str]:
         if regular:
             found[one.number(2)] = _path(regular)
         elif inet:
-            found[one.number(2)] = _address(inet)
+            found[one.number(2)] = _in_words(inet)
         elif unix:
             name = b"".join(unix.bytes(11)).rstrip(b"\0").decode("utf-8", "backslashreplace")
             found[one.number(2)] = f"unix socket {name.replace(chr(0), '@')}".rstrip()
     return found
 
 
-def _address(inet: Message) -> str:
+def _in_words(inet: Message) -> str:
     protocol = {_TCP: "tcp", _UDP: "udp"}.get(inet.number(5), "socket")
     raw = little_words(inet.numbers(11))
     known = len(raw) in _ADDRESS_BYTES.values()

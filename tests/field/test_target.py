@@ -54,6 +54,15 @@ class Hoard:
         assert "hoard.py" not in command_of(self.pid), "something was started"
         return found
 
+    def assert_planned(self, refused: dict[str, list[dict[str, Any]]]) -> None:
+        """See that a plan tells the same, and that the way the restore is asked for is as good."""
+        for asked in (("plan", self.image), ("restore", self.image, "--plan")):
+            answer = self.place.gpuckpt(*asked)
+            assert (answer.code, answer.error) == (8, "host_mismatch")
+            found = answer.json["result"]["findings"]
+            blockers = [one for one in found if one["severity"] == "blocker"]
+            assert blockers == [one for ones in refused.values() for one in ones]
+
     def back(self, *args: object) -> None:
         """Restore it, see it go on, and end it."""
         count = len(lines_of(self.folder / "log"))
@@ -113,6 +122,7 @@ def test_every_file_that_is_not_as_it_was(hoard: Hoard) -> None:
     (folder / "moded").chmod(0o600)
     try:
         found = hoard.refused()
+        hoard.assert_planned(found)
     finally:
         shutil.copy(LIBRARY, folder / "lib.so")
         (folder / "data").write_text("data")
@@ -150,6 +160,7 @@ def test_who_has_the_port(hoard: Hoard) -> None:
     with socket.create_server(("127.0.0.1", hoard.port)):
         (found,) = hoard.refused()["port-taken"]
     assert str(hoard.port) in found["object"]
+    assert found["pid"] == os.getpid()
     with socket.create_server(("0.0.0.0", hoard.port)):  # noqa: S104 - all addresses count too
         assert "port-taken" in hoard.refused()
 
@@ -170,7 +181,7 @@ def test_a_restore_that_failed_can_be_tried_again_at_once(hoard: Hoard) -> None:
     for _ in range(2):
         answer = hoard.place.gpuckpt("restore", hoard.image, "--force-gate", "gate-file-size")
         assert (answer.code, answer.error) == (9, "restore_failed"), answer.json
-        assert "data has another size" in answer.json["error"]["message"]
+        assert "data has 13 bytes" in answer.json["error"]["message"]
         assert not exists(hoard.pid)
     (hoard.folder / "data").write_text("data")
     hoard.back()
