@@ -86,35 +86,35 @@ P03 | gpu | A process is left half-alive                                      | 
 P04 | cpu | The dump is fine, the archive step fails                          | unit/image/test_image_stage.py::test_a_disk_that_fills_up_before_the_manifest faults/test_dump.py::test_every_call_of_a_dump
 P06 | cpu | Memory that everybody may read                                    | unit/image/test_image_stage.py::test_an_image_is_for_its_owner_only_whatever_the_umask unit/image/test_image_store.py::test_others_who_could_write_it unit/flow/test_plan_real.py::test_environment_names_are_read_and_values_are_not
 P09 | cpu | CRIU floods its log                                               | verdict: TODO words
-R01 | cpu | A pid or thread id is in use                                      | root/test_trouble.py::test_a_taken_pid_is_named field/test_target.py::test_who_has_the_numbers
-R02 | cpu | A zombie has the pid                                              | field/test_target.py::test_a_restore_that_failed_can_be_tried_again_at_once field/test_return.py::test_a_parent_that_does_not_wait_for_its_child
-R04 | cpu | A port is in use                                                  | flow/test_target.py::test_a_taken_port_is_refused_at_once_and_nothing_can_force_it field/test_target.py::test_who_has_the_port
+R01 | cpu | A pid or thread id is in use                                      | field/test_target.py::test_who_has_the_numbers unit/flow/test_target_rules.py::test_one_change_is_one_finding[group]
+R02 | cpu | A zombie has the pid                                              | field/test_target.py::test_a_restore_that_failed_can_be_tried_again_at_once field/test_return.py::test_a_parent_that_does_not_wait_for_its_child unit/flow/test_target_rules.py::test_one_change_is_one_finding[zombie] unit/flow/test_target_rules.py::test_one_change_is_one_finding[init's zombie]
+R04 | cpu | A port is in use                                                  | flow/test_target.py::test_a_taken_port_is_not_waited_for_and_nothing_can_force_it flow/test_target.py::test_closed_connections_are_waited_for_and_that_is_said field/test_target.py::test_who_has_the_port
 R06 | cpu | A library of another build                                        | unit/image/test_image_compare.py::test_a_file_that_criu_would_refuse field/test_target.py::test_every_file_that_is_not_as_it_was
 R07 | cpu | A file is missing on the target                                   | unit/image/test_image_compare.py::test_a_file_that_criu_would_refuse field/test_target.py::test_every_file_that_is_not_as_it_was
 R08 | cpu | A file has another size                                           | root/test_trouble.py::test_a_changed_file_is_named unit/image/test_image_compare.py::test_a_log_that_grew_is_warned_of field/test_target.py::test_every_file_that_is_not_as_it_was field/test_target.py::test_a_log_that_grew_or_was_rotated_away
 R10 | cpu | No terminal to give the job                                       | root/test_jobs.py::test_a_job_on_a_terminal
-R11 | cpu | A semaphore's file is not on the target                           | verdict: TODO target
-R12 | cpu | The name for a ghost or remap file exists                         | unit/tools/test_criulog.py::test_known_failures_are_translated verdict: TODO target
+R11 | cpu | A semaphore's file is not on the target                           | unit/flow/test_target_rules.py::test_one_change_is_one_finding[linked]
+R12 | cpu | The name for a ghost or remap file exists                         | unit/tools/test_criulog.py::test_known_failures_are_translated unit/flow/test_target_rules.py::test_one_change_is_one_finding[ghost] unit/flow/test_target_rules.py::test_one_change_is_one_finding[ghost's folder] unit/flow/test_target_rules.py::test_one_change_is_one_finding[its own name]
 R15 | cpu | An old CRIU and a newer C library                                 | root/test_install_criu.py::test_what_is_too_old_is_replaced root/test_command_line.py::test_the_doctor_tries_it_out
 R16 | cpu | Dumped by one CRIU, restored by another                           | unit/image/test_image_compare.py::test_only_an_older_criu_is_refused
 R17 | cpu | Control groups                                                    | field/test_return.py::test_in_the_group_of_the_restore
-R19 | cpu | Time namespaces                                                   | field/test_return.py::test_again_and_again
-R20 | cpu | Privilege that only the restore misses                            | verdict: TODO target
+R19 | cpu | Time namespaces                                                   | field/test_return.py::test_again_and_again unit/flow/test_target_rules.py::test_one_change_is_one_finding[clocks]
+R20 | cpu | Privilege that only the restore misses                            | unit/flow/test_target_rules.py::test_one_change_is_one_finding[its rights] unit/flow/test_target_rules.py::test_one_change_is_one_finding[its bounds]
 R21 | cpu | Two restores at the same moment                                   | field/test_return.py::test_several_at_the_same_moment
 R22 | cpu | What was chosen at the dump is asked otherwise at the restore     | field/test_target.py::test_a_dump_s_choices_are_not_made_again
 R23 | cpu | Half of the image was copied                                      | unit/image/test_image_store.py::test_every_bad_file_is_named_at_once unit/image/test_image_check.py::test_all_damage_is_found_at_once_and_named field/test_target.py::test_half_a_copy_is_told_by_the_names_of_its_files
-R24 | cpu | Too little memory at the restore                                  | verdict: TODO target
+R24 | cpu | Too little memory at the restore                                  | unit/flow/test_target_rules.py::test_one_change_is_one_finding[ram]
 R25 | cpu | A restored task cannot be attached                                | verdict: TODO words
-R26 | gpu | Another driver on the target                                      | unit/image/test_image_compare.py::test_the_driver_must_be_the_same
+R26 | gpu | Another driver on the target                                      | unit/image/test_image_compare.py::test_the_driver_must_be_the_same unit/flow/test_target_rules.py::test_one_change_is_one_finding[flavour]
 S01 | cpu | A flipped bit restores as if fine                                 | root/test_trouble.py::test_one_flipped_bit_in_the_pages_ends_the_restore
 S02 | cpu | A short page file makes CRIU spin                                 | root/test_trouble.py::test_a_pages_file_cut_short_is_refused_before_criu_starts
 S03 | cpu | Output went into a pipe of somebody outside                       | unit/flow/test_plan_real.py::test_output_into_our_pipe unit/flow/test_plan.py::test_pipes_to_the_outside
-S05 | cpu | The virtual environment is missing                                | verdict: TODO target
+S05 | cpu | The virtual environment is missing                                | unit/flow/test_target_rules.py::test_one_change_is_one_finding[venv] unit/flow/test_target_rules.py::test_one_change_is_one_finding[packages]
 S07 | cpu | Jupyter kernel                                                    | unit/flow/test_plan_world.py::test_jupyter_kernels_alone
 S08 | cpu | Restored, then dies                                               | verdict: TODO field
-S09 | cpu | Two copies run at once                                            | root/test_trouble.py::test_a_taken_pid_is_named verdict: TODO target
+S09 | cpu | Two copies run at once                                            | root/test_trouble.py::test_a_job_that_still_runs_is_named flow/test_target.py::test_a_second_restore_knows_of_the_first
 S11 | cpu | Stale identity inside the process                                 | verdict: TODO world
-S12 | cpu | A "kept" connection whose peer was told it is closed              | root/test_trouble.py::test_connections_live_through_a_dump_that_fails verdict: TODO files, target
+S12 | cpu | A "kept" connection whose peer was told it is closed              | root/test_trouble.py::test_connections_live_through_a_dump_that_fails unit/flow/test_target_rules.py::test_one_change_is_one_finding[closed] unit/flow/test_target_rules.py::test_one_change_is_one_finding[kept]
 S13 | cpu | The look afterwards measures the wrong thing                      | verdict: TODO field
 S14 | cpu | Output written after the checkpoint                               | unit/flow/test_plan_world.py::test_outputs_of_a_job_that_goes_on
 """
