@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from gpuckpt.errors import GpuckptError, Interrupted
 from gpuckpt.events import Silent
+from gpuckpt.flow.rules.host import OLDEST_KERNEL
 from gpuckpt.flow.trial import trial
 from gpuckpt.model import Version
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from gpuckpt.flow.toolbox import Toolbox
     from gpuckpt.model import HostFacts, NvidiaFacts
 
-# clone3 with set_tid, by which CRIU gives a restored task its old pid
-OLDEST_KERNEL = Version("5.9")
 # 570: NVML's own descriptors are let go of, as every PyTorch job needs
 OLDEST_DRIVER = Version("570")
 # 580: a job may come back on other GPUs
@@ -133,7 +132,10 @@ def _driver(tools: Toolbox, nvidia: NvidiaFacts | None) -> Iterator[Check]:
         return
     found = Version(nvidia.driver)
     text = f"{nvidia.driver}, CUDA {nvidia.cuda}"
-    if found < OLDEST_DRIVER:
+    if nvidia.module and nvidia.library and nvidia.module != nvidia.library:
+        reason = f"module {nvidia.module} is loaded, libraries are {nvidia.library}"
+        yield Check("driver", "failed", reason, "Reboot, or install the module's own libraries.")
+    elif found < OLDEST_DRIVER:
         reason = f"{text}: it cannot checkpoint a process that uses NVML, as PyTorch does"
         yield Check("driver", "failed", reason, f"Install driver {MAPPING_DRIVER} or newer.")
     elif found < MAPPING_DRIVER:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuckpt.flow.toolbox import Toolbox
-    from gpuckpt.model import Finding
+    from gpuckpt.model import Finding, Version
     from gpuckpt.tools.look import Look
     from gpuckpt.tools.units import Unit
 
@@ -67,6 +67,7 @@ class DumpFacts:
     obstacles: tuple[Finding, ...] = ()
     others: tuple[tuple[Process, GpuUse], ...] = ()
     unit: Unit | None = None
+    criu: Version | None = None
 
     @property
     def cuda_pids(self) -> tuple[int, ...]:
@@ -118,7 +119,11 @@ class DumpFacts:
 
 
 def gather(
-    tools: Toolbox, tree: Tree, output: Path | None = None, obstacles: Iterable[Finding] = ()
+    tools: Toolbox,
+    tree: Tree,
+    output: Path | None = None,
+    obstacles: Iterable[Finding] = (),
+    criu: Version | None = None,
 ) -> DumpFacts:
     """Look at a tree, its host and its GPUs before a dump; nothing is changed anywhere.
 
@@ -127,6 +132,7 @@ def gather(
         tree: the processes to dump.
         output: the image to be made.
         obstacles: what is known already not to be visible.
+        criu: the version of the CRIU that was found.
 
     Raises:
         OSError: the destination cannot be asked for its room.
@@ -158,6 +164,7 @@ def gather(
         state_writable=tools.host.writable(_existing(tools.state_dir)),
         obstacles=(*obstacles, *unseen),
         unit=tools.host.unit(tree.root.pid),
+        criu=criu,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gpuckpt.model import blocker
+from gpuckpt.model import Version, blocker, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from gpuckpt.flow.rules.rule import DumpChoices, Rule
     from gpuckpt.model import Finding
 
+# clone3 with set_tid, by which CRIU gives a restored task its old pid
+OLDEST_KERNEL: Final = Version("5.9")
+# kernels, and the CRIU that understands them; for 7.0 it is the layout of restartable sequences
+_NEEDS_CRIU: Final = ((Version("7.0"), Version("4.2.1")),)
 _NO_ATTACH: Final = 3  # Documentation/admin-guide/LSM/Yama.rst
 
 
@@ -25,6 +29,26 @@ def ptrace_forbidden(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
             "The kernel lets nobody attach to a process, not even root.",
             "Boot with kernel.yama.ptrace_scope at 2 or less; it cannot be lowered while up.",
         )
+
+
+def kernel(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """A kernel may be too old for a restore, or newer than CRIU understands."""
+    here = Version(facts.host.kernel)
+    if here < OLDEST_KERNEL:
+        yield warning(
+            "kernel-too-old",
+            f"Linux {here}",
+            "This kernel cannot give a restored process its old pid.",
+            f"Restore on a host with Linux {OLDEST_KERNEL} or newer.",
+        )
+    for since, needed in _NEEDS_CRIU:
+        if facts.criu is not None and here >= since and facts.criu < needed:
+            yield blocker(
+                "criu-too-old",
+                f"CRIU {facts.criu}, Linux {here}",
+                f"From Linux {since} on only CRIU {needed} or newer can restore what it dumps.",
+                "Install a newer CRIU: bin/install-criu.",
+            )
 
 
 def own_seccomp(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
@@ -43,4 +67,4 @@ def own_seccomp(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
             return
 
 
-RULES: Final[tuple[Rule, ...]] = (ptrace_forbidden, own_seccomp)
+RULES: Final[tuple[Rule, ...]] = (kernel, ptrace_forbidden, own_seccomp)

@@ -124,6 +124,7 @@ SICK = [
     ("criu-check", "failed", {"criu": Criu(broken=errors.CriuBroken("no", hint="see dmesg"))}),
     ("driver", "failed", {"nvidia": replace(NVIDIA, driver="565.57.01")}),
     ("driver", "warning", {"nvidia": replace(NVIDIA, driver="570.158")}),
+    ("driver", "failed", {"nvidia": replace(NVIDIA, module="580.1", library="580.2")}),
     ("cuda", "failed", {"cuda": errors.DriverUnfit("no way in", hint="install cuda-python")}),
     ("cuda", "warning", {"cuda": CudaBackend("binary", note="no bindings")}),
     (

@@ -9,6 +9,7 @@ import pytest
 
 from gpuckpt.flow.plan import judge_dump
 from gpuckpt.flow.rules.rule import DumpChoices
+from gpuckpt.model import Version
 from gpuckpt.tools.above import Above
 from gpuckpt.tools.descriptors import Descriptor
 from gpuckpt.tools.units import Unit
@@ -91,6 +92,11 @@ def test_time_namespaces() -> None:
 def test_what_the_host_forbids() -> None:
     assert told(facts(host=replace(HOST, ptrace_scope=2))) == []
     assert told(facts(host=replace(HOST, ptrace_scope=3))) == [("ptrace-forbidden", True)]
+    assert told(facts(host=replace(HOST, kernel="5.4.0-1"))) == [("kernel-too-old", False)]
+    newest = replace(HOST, kernel="7.0.1")
+    assert told(facts(host=newest, criu=Version("4.2"))) == [("criu-too-old", True)]
+    assert told(facts(host=newest, criu=Version("4.2.1"))) == []
+    assert told(facts(host=newest)) == []
     filtered = (task(process(100), seccomp=2), task(process(110, 100), seccomp=2))
     assert judge(facts(look={"tasks": filtered})) == []
     assert told(facts(look={"tasks": filtered, "own_seccomp": 2})) == [("own-seccomp", True)]
