@@ -47,7 +47,7 @@ def restore(
     if plan:
         from gpuckpt.flow.preview import preview as look
 
-        return app.show(preview.outcome(look(app.tools, image, gates), gates))
+        return app.show(preview.outcome(look(app.tools, image, gates, stays=wait), gates))
     request = RestoreRequest(
         image=image,
         probe=probe,
@@ -55,6 +55,7 @@ def restore(
         settle=settle,
         on_verify_fail=on_verify_fail,
         force_gates=gates,
+        stays=wait,
     )
     result = act(app.tools, request, app.reporter, app.interrupts)
     if not wait:

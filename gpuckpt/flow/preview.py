@@ -42,7 +42,9 @@ class Preview:
     memory: int
 
 
-def preview(tools: Toolbox, path: Path, force: frozenset[str] = frozenset()) -> Preview:
+def preview(
+    tools: Toolbox, path: Path, force: frozenset[str] = frozenset(), *, stays: bool = False
+) -> Preview:
     """Compare an image with this host from its manifest and the sizes of its files.
 
     Raises:
@@ -52,7 +54,7 @@ def preview(tools: Toolbox, path: Path, force: frozenset[str] = frozenset()) -> 
     with _opened(path) as (image, untrusted):
         manifest = image.manifest
         wrong = untrusted or _damage(image)
-    facts = gather(tools, manifest)
+    facts = gather(tools, manifest, stays=stays)
     found = judge(manifest, facts)
     error = next((why for why, _ in wrong), None) or refusal(found, force)
     own = [one for _, findings in wrong for one in findings]

@@ -140,7 +140,16 @@ def _process(tools: Toolbox, process: Process, dumped: Dumped) -> ProcessRecord:
         permitted=around.permitted,
         bounding=around.bounding,
         huge_pages=around.huge_pages,
+        parent_death=_parent_death(process, dumped),
     )
+
+
+def _parent_death(process: Process, dumped: Dumped) -> int:
+    """Within the tree parents come back together with their children; the root's does not."""
+    name = f"core-{process.pid}.img"
+    if process.pid != dumped.tree.root.pid or all(one.name != name for one in dumped.files):
+        return 0
+    return criuimage.read_parent_death(dumped.read(name))
 
 
 def _bound(tools: Toolbox, process: Process) -> tuple[BindingRecord, ...]:

@@ -55,7 +55,8 @@ class RestoreRequest:
     """What to restore, and when to call it a success.
 
     `probe` is a shell command that must succeed within `probe_timeout` seconds; `settle` seconds
-    pass before the tree is looked at a second time; `force_gates` names gates to be overridden.
+    pass before the tree is looked at a second time; `force_gates` names gates to be overridden;
+    `stays`: gpuckpt will be the job's parent to its end.
     """
 
     image: Path
@@ -64,6 +65,7 @@ class RestoreRequest:
     settle: float = 1.0
     on_verify_fail: Literal["keep", "kill"] = "keep"
     force_gates: frozenset[str] = frozenset()
+    stays: bool = False
 
 
 @dataclass(frozen=True, slots=True)

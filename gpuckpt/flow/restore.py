@@ -67,7 +67,7 @@ def restore(
     with image:
         with operation.record.phase("gates", "image against host"):
             image.check_sizes()
-            facts = gather(tools, image.manifest)
+            facts = gather(tools, image.manifest, stays=request.stays)
             _refuse(judge(image.manifest, facts), request, PATIENCE)
         with operation.record.phase("room", "memory, pids, ports") as step:
             findings = wait_for_room(tools, image.manifest, facts, interrupts, step.say)

@@ -71,7 +71,8 @@ class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One process of the dumped tree; `cuda` is its driver state before the dump.
 
     `restore_thread` other than 0: it comes back stopped, and may run again only when the driver,
-    working through this thread alone, has given it its GPU state back.
+    working through this thread alone, has given it its GPU state back. `parent_death` is the signal
+    that the tree's root has asked for at its parent's end, 0 for none.
     """
 
     pid: int
@@ -95,6 +96,7 @@ class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
     permitted: int = 0
     bounding: int = 0
     huge_pages: int = 0
+    parent_death: int = 0
 
 
 class DumpOptions(msgspec.Struct, frozen=True, kw_only=True):

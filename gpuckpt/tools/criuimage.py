@@ -22,6 +22,7 @@ PAGE: Final = 4096
 
 _INVENTORY: Final = 0x58313116
 _PSTREE: Final = 0x50273030
+_CORE: Final = 0x55053847
 _FILES: Final = 0x56303138
 _REMAPS: Final = 0x59133954
 _PAGEMAP: Final = 0x56084025
@@ -99,6 +100,17 @@ def read_pstree(raw: bytes) -> tuple[TaskIds, ...]:
         ImageDamaged: these bytes are no such image.
     """
     return tuple(_task(one) for one in records(raw, _PSTREE, "pstree.img"))
+
+
+def read_parent_death(raw: bytes) -> int:
+    """Return the signal that the task of a core-PID.img wants at its parent's end, 0 for none.
+
+    Raises:
+        ImageDamaged: these bytes are no such image.
+    """
+    core = next(records(raw, _CORE, "core"), None)
+    thread = core.message(5) if core is not None else None
+    return thread.number(8) if thread is not None else 0
 
 
 def _task(one: Message) -> TaskIds:

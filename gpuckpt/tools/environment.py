@@ -24,7 +24,7 @@ SETTINGS: Final = re.compile(
     r"|TF_FORCE_UNIFIED_MEMORY|UCX_TLS|UV_USE_IO_URING"
     r"|(LOCAL_)?WORLD_SIZE|(LOCAL_|GROUP_)?RANK|MASTER_ADDR"
     r"|OMPI_COMM_WORLD_(LOCAL_)?(SIZE|RANK)|PMI_(SIZE|RANK)"
-    r"|VIRTUAL_ENV|CONDA_PREFIX|container"
+    r"|container"
 )
 
 

@@ -22,6 +22,7 @@ from gpuckpt.tools.outside import Holder, OutsidePeer, OutsidePipe, WaitingClien
 from gpuckpt.tools.places import OddFile, mounts, odd_files
 from gpuckpt.tools.procfs import kibibytes, link, parse_status, read, stats
 from gpuckpt.tools.sockets import InetSocket, tcp_sockets, unread_netlink
+from gpuckpt.tools.surroundings import label
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -192,7 +193,7 @@ def _task(
         apart=_apart(folder, process, readable=readable),
         thread_names=frozenset(one.name for one in crowd),
         seccomp=max((one.seccomp for one in crowd), default=0),
-        label=threads.label(folder),
+        label=label(folder),
         environment=around.names,
         settings=around.settings,
         descriptors=opened,

@@ -49,7 +49,7 @@ def surroundings(root: Path, pid: int) -> Surroundings:
     return Surroundings(
         root=link(f"{folder}/root") or "/",
         cgroup=paths.get("memory") or paths.get("") or "",
-        label=_label(folder),
+        label=label(folder),
         permitted=int(status.get("CapPrm", "0"), 16),
         bounding=int(status.get("CapBnd", "0"), 16),
         huge_pages=kibibytes(status, "HugetlbPages"),
@@ -70,7 +70,7 @@ def packages(prefix: str) -> tuple[str, ...] | None:
     return tuple(sorted(set(found)))
 
 
-def _label(folder: str) -> str:
+def label(folder: str) -> str:
     """Return the label of a security module; a profile that only watches counts as well."""
     raw = text(_soft(f"{folder}/attr/current")).strip("\0\n ")
     return "" if raw in _UNLABELLED else raw

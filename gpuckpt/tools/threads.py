@@ -115,11 +115,3 @@ def waits_in(folder: str, tid: int) -> str:
     except OSError:
         return ""
     return "" if name == "0" else name
-
-
-def label(folder: str) -> str:
-    """Return the security label of a process, "" if there is no such thing here."""
-    try:
-        return text(read(f"{folder}/attr/current") or b"").rstrip("\0\n ")
-    except OSError:
-        return ""

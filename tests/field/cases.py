@@ -15,7 +15,7 @@ from typing import Final
 TABLE: Final = """
 C01 | cpu | A supervisor starts a second copy when the dump ends the job      | root/test_plan_world.py::test_a_shell_that_starts_another_copy unit/flow/test_plan_world.py::test_who_watches unit/flow/test_plan_world.py::test_units_of_systemd verdict: TODO target (a second copy after the restore)
 C02 | cpu | The step or unit is cleaned up although the job is back           | root/test_jobs.py::test_wait_ends_with_the_jobs_own_status root/test_jobs.py::test_wait_passes_signals_on field/test_return.py::test_in_the_group_of_the_restore
-C03 | cpu | Whose child a restored job is                                     | field/test_return.py::test_again_and_again root/test_jobs.py::test_wait_ends_with_the_jobs_own_status
+C03 | cpu | Whose child a restored job is                                     | field/test_return.py::test_again_and_again root/test_jobs.py::test_wait_ends_with_the_jobs_own_status root/test_plan_world.py::test_a_job_that_ends_with_its_parent
 C04 | gpu | Hooks and mounts of the NVIDIA container stack                    | unit/flow/test_plan.py::test_a_container_is_named unit/tools/test_host.py::test_containers_are_recognised_by_their_groups
 C05 | cpu | Docker containers                                                 | unit/flow/test_plan.py::test_a_container_is_named unit/tools/test_host.py::test_containers_are_recognised_by_their_groups
 C07 | gpu | A server of many processes, few of them on the GPU                | unit/flow/test_jobs.py::test_the_root_of_a_job unit/flow/test_jobs.py::test_workers_of_one_launcher_are_one_job verdict: TODO plan (table of processes)
@@ -31,7 +31,7 @@ D10 | cpu | Output goes to the journal or a display server                    | 
 D11 | cpu | POSIX semaphores in /dev/shm                                      | root/test_plan_root.py::test_posix_semaphores_need_a_link
 D14 | cpu | Descriptors CRIU has no code for                                  | root/test_plan_root.py::test_a_device_that_criu_does_not_know root/test_kinds.py::test_refused_as_criu_would root/test_kinds.py::test_what_criu_brings_back_is_let_through unit/flow/test_plan_places.py::test_a_kind_that_nobody_has_met_is_refused
 D16 | cpu | Not a session leader                                              | root/test_jobs.py::test_a_job_on_a_terminal unit/flow/test_plan_real.py::test_a_job_of_a_shell
-D17 | cpu | A pane of tmux or screen                                          | unit/flow/test_plan_world.py::test_who_watches unit/flow/test_plan.py::test_terminals_warn_once
+D17 | cpu | A pane of tmux or screen                                          | unit/flow/test_plan_world.py::test_who_watches unit/flow/test_plan.py::test_terminals_warn_once verdict: No multiplexer where the tests run, so it is shown on recorded command lines; a terminal of its own server comes back with the server.
 D18 | cpu | A debugger holds one of the threads                               | root/test_plan_root.py::test_threads_are_checked_for_tracers
 D20 | cpu | Nested pid namespace                                              | root/test_plan_root.py::test_a_nested_pid_namespace
 D21 | cpu | Another mount namespace                                           | root/test_plan_root.py::test_namespaces_of_its_own[-m-mnt]
@@ -110,13 +110,13 @@ S01 | cpu | A flipped bit restores as if fine                                 | 
 S02 | cpu | A short page file makes CRIU spin                                 | root/test_trouble.py::test_a_pages_file_cut_short_is_refused_before_criu_starts
 S03 | cpu | Output went into a pipe of somebody outside                       | unit/flow/test_plan_real.py::test_output_into_our_pipe unit/flow/test_plan.py::test_pipes_to_the_outside
 S05 | cpu | The virtual environment is missing                                | unit/flow/test_target_rules.py::test_one_change_is_one_finding[venv] unit/flow/test_target_rules.py::test_one_change_is_one_finding[packages]
-S07 | cpu | Jupyter kernel                                                    | unit/flow/test_plan_world.py::test_jupyter_kernels_alone
-S08 | cpu | Restored, then dies                                               | verdict: TODO field
+S07 | cpu | Jupyter kernel                                                    | unit/flow/test_plan_world.py::test_jupyter_kernels_alone root/test_plan_world.py::test_a_kernel_without_its_server
+S08 | cpu | Restored, then dies                                               | root/test_plan_world.py::test_a_job_that_ends_with_its_parent root/test_plan_world.py::test_a_kernel_without_its_server verdict: TODO field
 S09 | cpu | Two copies run at once                                            | root/test_trouble.py::test_a_job_that_still_runs_is_named flow/test_target.py::test_a_second_restore_knows_of_the_first
-S11 | cpu | Stale identity inside the process                                 | verdict: TODO world
+S11 | cpu | Stale identity inside the process                                 | verdict: Nobody can change a running program's environment and its own memory of names; the README says that they stay, and no value of them is ever written down.
 S12 | cpu | A "kept" connection whose peer was told it is closed              | root/test_trouble.py::test_connections_live_through_a_dump_that_fails unit/flow/test_target_rules.py::test_one_change_is_one_finding[closed] unit/flow/test_target_rules.py::test_one_change_is_one_finding[kept]
 S13 | cpu | The look afterwards measures the wrong thing                      | verdict: TODO field
-S14 | cpu | Output written after the checkpoint                               | unit/flow/test_plan_world.py::test_outputs_of_a_job_that_goes_on
+S14 | cpu | Output written after the checkpoint                               | unit/flow/test_plan_world.py::test_outputs_of_a_job_that_goes_on root/test_jobs.py::test_leave_running_and_several_restores
 """
 
 MARKS: Final = {"cpu": "cpu-reproducible", "gpu": "gpu-only"}

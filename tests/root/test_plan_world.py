@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuckpt.tools.proc import Proc
-from tests.root.harness import criu_dumps
+from tests.root.harness import criu_dumps, lines_of, wait_for
 from tests.targets import facts, findings, target, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.root.harness import Field
 
 pytestmark = pytest.mark.root
 
@@ -109,3 +111,30 @@ def test_a_shell_that_starts_another_copy(tmp_path: Path) -> None:
         # in this order, or there would be one copy more
         os.kill(shell, signal.SIGKILL)
         os.kill(job, signal.SIGKILL)
+
+
+def test_a_job_that_ends_with_its_parent(place: Field) -> None:
+    """The kernel would end it with gpuckpt, after a success was reported."""
+    job = place.job("bound.py", "signal")
+    log = place.folder / "log"
+    wait_for("the job runs", lambda: lines_of(log))
+    image = place.dump(job)
+    answer = place.gpuckpt("restore", image)
+    assert [one["id"] for one in answer.json["error"]["findings"]] == ["gate-parent-death"]
+    written = len(lines_of(log))
+    place.restored.append(job.pid)
+    waiting = place.start(place.command("restore", image, "--wait", "--settle", "0", "-q"))
+    wait_for("the job goes on", lambda: len(lines_of(log)) > written + 3)
+    waiting.terminate()
+    assert waiting.wait(60) == 128 + 15
+
+
+def test_a_kernel_without_its_server(place: Field) -> None:
+    """It ends as soon as it finds another parent: no restore of it is called a success."""
+    job = place.job("bound.py", "look", "-f", place.folder / "kernel-1.json")
+    wait_for("the kernel runs", lambda: lines_of(place.folder / "log"))
+    answer = place.gpuckpt("dump", job.pid, "-o", place.folder / "image")
+    assert [one["id"] for one in answer.json["error"]["findings"]] == ["jupyter-kernel"]
+    image = place.dump(job, "--ignore", "jupyter-kernel")
+    answer = place.gpuckpt("restore", image, "--settle", "1")
+    assert (answer.code, answer.error) == (11, "verification_failed")

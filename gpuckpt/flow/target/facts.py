@@ -47,7 +47,7 @@ class TargetFacts:
     numbers in use, with their users. `running` are processes of this very job that are alive, from
     before the dump or from an earlier restore, which `restored` tells of. `others` are restores of
     other images going on now. `gpu_short` has the GPUs with too little memory: the bytes needed,
-    and who holds it, in words.
+    and who holds it, in words. `stays`: gpuckpt will be the job's parent to the end.
     """
 
     host: HostFacts
@@ -68,9 +68,10 @@ class TargetFacts:
     restored: Restored | None = None
     running: frozenset[int] = frozenset()
     others: tuple[Entry, ...] = ()
+    stays: bool = False
 
 
-def gather(tools: Toolbox, manifest: Manifest) -> TargetFacts:
+def gather(tools: Toolbox, manifest: Manifest, *, stays: bool = False) -> TargetFacts:
     """Look at all of it once."""
     criu, no_criu = _criu(tools)
     host = tools.host.facts()
@@ -98,6 +99,7 @@ def gather(tools: Toolbox, manifest: Manifest) -> TargetFacts:
         restored=restored,
         running=_running(tools, manifest, host.boot_id, restored),
         others=_others(tools, host.boot_id),
+        stays=stays,
     )
     return look_again(tools, manifest, facts)
 

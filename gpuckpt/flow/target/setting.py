@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.flow.target.rule import Rule, some
@@ -148,6 +149,23 @@ def control_group(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
         )
 
 
+def parent_death(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
+    """The kernel ends such a job when gpuckpt ends, after all has been reported as well."""
+    number = manifest.tree[0].parent_death
+    if number and not facts.stays:
+        try:
+            name = signal.Signals(number).name
+        except ValueError:
+            name = f"signal {number}"
+        yield blocker(
+            "gate-parent-death",
+            name,
+            f"The job has asked for {name} when its parent ends, and gpuckpt would be its parent.",
+            "Restore it with --wait: gpuckpt then stays for as long as the job runs.",
+            manifest.root_pid,
+        )
+
+
 def others(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
     """Two restores at once share the numbers that CRIU's own helpers take in passing."""
     for entry in facts.others:
@@ -170,5 +188,6 @@ RULES: Final[tuple[Rule, ...]] = (
     time_namespace,
     label,
     control_group,
+    parent_death,
     others,
 )

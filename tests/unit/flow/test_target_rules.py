@@ -164,6 +164,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
         "!gpu-memory",
         "process 77 (vllm)",
     ),
+    "parent": (root(parent_death=15), {}, "!gate-parent-death", "SIGTERM"),
     "flavour": (
         {"nvidia": msgspec.structs.replace(PLAIN.nvidia, flavour="open")},
         {"nvidia": replace(FACTS.nvidia, flavour="proprietary")},  # type: ignore[type-var]
@@ -179,6 +180,7 @@ def findings(image: dict[str, Any], here: dict[str, Any]) -> list[Finding]:
 
 def test_a_host_like_the_images_has_no_findings() -> None:
     assert findings({}, {}) == []
+    assert findings(root(parent_death=15), {"stays": True}) == []
 
 
 @pytest.mark.parametrize("case", CASES)
