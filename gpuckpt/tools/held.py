@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from gpuckpt.tools.descriptors import Descriptor, fdinfo, targets
 from gpuckpt.tools.locks import HeldLock, locks
 from gpuckpt.tools.mappings import Mapped, behind
+from gpuckpt.tools.places import Mount, above
 from gpuckpt.tools.procfs import numbers
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class DeletedFile:
     """A deleted file in use; `links` > 0: it has another name, `bytes` on disk; fd None: mapped.
 
     `replaced`: its old name means another file now. `linkable`: its folder takes a new name for it,
-    or is gone too.
+    or is gone too; a file of an overlay's lower layer can have none.
     """
 
     pid: int
@@ -83,43 +84,49 @@ class Held:
     nodes: tuple[DeviceNode, ...]
 
 
-def held(root: Path, tree: Sequence[_Opened], names: Mapping[int, str]) -> Held:
+def held(
+    root: Path,
+    tree: Sequence[_Opened],
+    names: Mapping[int, str],
+    known: Mapping[int, Mount],
+) -> Held:
     """Find what the processes hold; `tree` has descriptors and mappings of each."""
     return Held(
         locks=locks(root, [(process.pid, opened) for process, opened, _ in tree]),
-        deleted=_deleted(root, tree),
+        deleted=tuple(_with_place(one, writes, known) for one, writes in _deleted(root, tree)),
         terminals=_terminals(root, tree, names),
         nodes=tuple(_nodes(root, tree)),
     )
 
 
-def _deleted(root: Path, tree: Iterable[_Opened]) -> tuple[DeletedFile, ...]:
-    """Return each deleted file once, however many processes have it."""
-    found: dict[tuple[int, int], DeletedFile] = {}
+def _deleted(root: Path, tree: Iterable[_Opened]) -> Iterable[tuple[DeletedFile, bool]]:
+    """Return each deleted file once, however many processes have it, and whether it is written."""
+    found: dict[tuple[int, int], tuple[DeletedFile, bool]] = {}
     for process, opened, mapped in tree:
         for fd in opened:
             if fd.deleted and fd.kind == "file" and not _NO_FILE.match(fd.target):
                 one = DeletedFile(process.pid, fd.fd, fd.target, fd.links, fd.bytes)
-                found.setdefault((fd.device, fd.inode), _with_place(root, one))
+                found.setdefault((fd.device, fd.inode), (one, fd.writes))
         for area in mapped:
             if not area.deleted or _NO_FILE.match(area.target):
                 continue
             file = behind(f"{root}/{process.pid}", area)
             if file is not None and file.rdev is None:
                 one = DeletedFile(process.pid, None, area.target, file.links, file.bytes)
-                found.setdefault((file.device, file.inode), _with_place(root, one))
-    return tuple(found.values())
+                found.setdefault((file.device, file.inode), (one, False))
+    return found.values()
 
 
-def _with_place(root: Path, file: DeletedFile) -> DeletedFile:
-    """Look at the place where the file was."""
-    path = f"{root}/{file.pid}/root{file.path}"
-    folder = os.path.dirname(path)  # noqa: PTH120
-    return replace(
-        file,
-        replaced=os.path.lexists(path),
-        linkable=os.access(folder, os.W_OK) or not os.access(folder, os.F_OK),
-    )
+def _with_place(file: DeletedFile, writes: bool, known: Mapping[int, Mount]) -> DeletedFile:
+    """Look at the place where the file was.
+
+    What was opened for writing has been copied to the upper layer of its overlay.
+    """
+    folder = os.path.dirname(file.path)  # noqa: PTH120
+    mount = above(file.path, known)
+    lower = mount is not None and mount.filesystem == "overlay" and not writes
+    writable = os.access(folder, os.W_OK) or not os.access(folder, os.F_OK)
+    return replace(file, replaced=os.path.lexists(file.path), linkable=writable and not lower)
 
 
 def _terminals(

@@ -121,12 +121,12 @@ def look(root: Path, tree: Tree, ancestors: tuple[int, ...]) -> Look:
     tcp = tcp_sockets(net, inodes) if inodes else ()
     peers = {one.peer for one in tcp if one.connected} - inodes - {0}
     ends = outside(root, [(one.pid, fds) for one, fds, _ in everything], names, peers)
-    kept = held(root, everything, names)
+    known = mounts(f"{root}/self")
+    kept = held(root, everything, names, known)
     # what lies in another mount namespace is refused as a whole, and cannot be judged from here
     own = _namespaces(f"{root}/self")
     here = [one for one in tasks if one.namespaces.get("mnt") == own.get("mnt")]
     seen = [(one.process.pid, one.descriptors) for one in here]
-    known = mounts(f"{root}/self")
     ipc = {one.target for task in tasks for one in task.mapped if one.target.startswith(_IPC)}
     return Look(
         tasks=tasks,

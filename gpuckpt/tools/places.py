@@ -112,7 +112,7 @@ def _opened(
             if number is None or fd.target.startswith(_MEMFD):
                 continue
             mount = known.get(int(number))
-            hidden = not fd.deleted and _hidden(f"{root}/{pid}", fd.target, fd.device, fd.inode)
+            hidden = not fd.deleted and _hidden(fd.target, fd.device, fd.inode)
             if not hidden and _carried(fd.kind == "file", fd.deleted, fd.links, mount):
                 continue
             yield from _odd(pid, fd.fd, fd.target, mount, "hidden" if hidden else "")
@@ -141,7 +141,7 @@ def _behind(process: str, pid: int, area: Mapped, known: Mapping[int, Mount]) ->
     try:
         fd = os.open(area_link(process, area), os.O_RDONLY | os.O_CLOEXEC)
     except PermissionError:
-        yield from _odd(pid, None, area.target, _above(area.target, known), "denied")
+        yield from _odd(pid, None, area.target, above(area.target, known), "denied")
         return
     except OSError:
         return
@@ -150,7 +150,7 @@ def _behind(process: str, pid: int, area: Mapped, known: Mapping[int, Mount]) ->
     finally:
         os.close(fd)
     mount = known.get(int(number))
-    hidden = not area.deleted and _hidden(process, area.target, found.device, found.inode)
+    hidden = not area.deleted and _hidden(area.target, found.device, found.inode)
     if hidden or not _carried(found.regular, area.deleted, found.links, mount):
         yield from _odd(pid, None, area.target, mount, "hidden" if hidden else "")
 
@@ -172,18 +172,23 @@ def _odd(
         yield OddFile(pid, fd, path, mount.filesystem, problem, mount.remote)
 
 
-def _hidden(process: str, path: str, device: int, inode: int) -> bool:
-    """Whether another file, or none, is what its name means to the process."""
+def _hidden(path: str, device: int, inode: int) -> bool:
+    """Whether another file, or none, has the name now: the kernel tells names as we would use them.
+
+    Names that are no text, or have a line feed, are let through: they are not quite told.
+    """
+    if "\\" in path:
+        return False
     try:
-        found = os.lstat(f"{process}/root{path}")
+        found = os.lstat(path)
     except FileNotFoundError:
-        return os.access(f"{process}/root", os.X_OK)  # no if the process is gone
+        return True
     except OSError:
         return False
     return (found.st_dev, found.st_ino) != (device, inode)
 
 
-def _above(path: str, known: Mapping[int, Mount]) -> Mount | None:
+def above(path: str, known: Mapping[int, Mount]) -> Mount | None:
     """Return the mount that a path lies in, by its name alone."""
     holding = [one for one in known.values() if f"{path}/".startswith(f"{one.point.rstrip('/')}/")]
     return max(holding, key=lambda one: len(one.point), default=None)

@@ -73,10 +73,10 @@ def criu_dumps(known: DumpFacts, images: Path, *prefix: str, timeout: int = 5) -
 
 
 @contextmanager
-def mounted(folder: Path, kind: str = "tmpfs") -> Iterator[Path]:
+def mounted(folder: Path, kind: str = "tmpfs", options: str = "defaults") -> Iterator[Path]:
     """Mount something on a new folder for a while."""
     folder.mkdir()
-    done = subprocess.run(["mount", "-t", kind, "gpuckpt-test", folder], check=False)
+    done = subprocess.run(["mount", "-t", kind, "-o", options, "gpuckpt-test", folder], check=False)
     if done.returncode:
         pytest.skip(f"{kind} cannot be mounted here")
     try:

@@ -81,6 +81,40 @@ def test_a_link_where_nothing_can_be_written(tmp_path: Path) -> None:
         assert not criu_dumps(facts(pid), tmp_path / "images")
 
 
+def test_a_library_replaced_on_an_overlay(tmp_path: Path) -> None:
+    """As in a container: the old file is one of the image, which takes no new names."""
+    code = (
+        "import mmap, os\n"
+        "f = os.open('m/lib', os.O_RDONLY)\n"
+        "area = mmap.mmap(f, 4096, mmap.MAP_PRIVATE, mmap.PROT_READ); os.closerange(3, 9)\n"
+        "open('new', 'w').close(); open('m/new', 'w').close(); os.rename('m/new', 'm/lib')"
+    )
+    with mounted(tmp_path / "layers") as layers:
+        for name in ("lower", "upper", "work"):
+            (layers / name).mkdir()
+        (layers / "lower" / "lib").write_bytes(b"x" * 4096)
+        below = f"lowerdir={layers}/lower,upperdir={layers}/upper,workdir={layers}/work"
+        with mounted(tmp_path / "m", "overlay", below), target(tmp_path, code) as pid:
+            found = findings(pid)
+            assert [one.id for one in found] == ["link-refused", "library-replaced"]
+            assert not criu_dumps(facts(pid), tmp_path / "images")
+
+
+def test_names_that_are_hard_to_tell(tmp_path: Path) -> None:
+    code = (
+        "import mmap, os\n"
+        "os.mkdir('root'); kept = []\n"
+        "for name in (b'two\\nlines', b'no\\xfftext', b'a\\\\b', b'x (deleted)'):\n"
+        "    kept.append(os.open(name, os.O_RDWR | os.O_CREAT)); os.write(kept[-1], b'x' * 4096)\n"
+        "    kept.append(mmap.mmap(kept[-1], 4096))\n"
+        "os.chroot('root'); os.chdir('/')\n"
+        "kept.append(open('/inside', 'w'))"
+    )
+    with target(tmp_path, code) as pid:
+        assert findings(pid) == ()
+        assert criu_dumps(facts(pid), tmp_path / "images")
+
+
 REPLACED = """
 import mmap, os
 with open('lib.so', 'w+b') as f:

@@ -68,6 +68,7 @@ REFUSED = {
     "watch on proc": ("watch(b'/proc/self/status')", "watch-lost"),
     "watch on sysfs": ("watch(b'/sys/kernel')", "watch-lost"),
     "tunnel": ("os.open('/dev/net/tun', os.O_RDWR)", "device-node"),
+    "folder of a process": ("os.open('/proc/1', 0)", "proc-folder"),
     "serial line": ("os.open('/dev/ttyS0', os.O_RDWR | os.O_NOCTTY)", "device-node"),
 }
 
@@ -82,7 +83,8 @@ def test_refused_as_criu_would(tmp_path: Path, case: str) -> None:
         pytest.skip(f"not here: {(trial.stdout + trial.stderr).strip().splitlines()[-1]}")
     with target(tmp_path, KIT + code) as pid:
         assert [one.id for one in findings(pid) if one.blocks] == [expected]
-        assert not criu_dumps(facts(pid), tmp_path / "images")
+        # such a folder is dumped, and no restore can open it
+        assert criu_dumps(facts(pid), tmp_path / "images") == (expected == "proc-folder")
 
 
 # everything at once that CRIU brings back

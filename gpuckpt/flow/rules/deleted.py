@@ -52,9 +52,10 @@ def link_refused(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
             yield blocker(
                 "link-refused",
                 descriptor(file.fd, file.path),
-                "The file lost the name the job knows, and its folder takes no new one: it is "
-                "read-only.",
-                "Make the folder writable (mount -o remount,rw), or let the job close the file.",
+                "The file lost the name the job knows, and CRIU cannot give it a new one: its "
+                "folder is read-only, or it lies in the lower layer of an overlay.",
+                "Make the folder writable (mount -o remount,rw), put the old file back "
+                "(container images), or start the job anew with the file that is there now.",
                 file.pid,
             )
 

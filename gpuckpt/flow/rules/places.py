@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gpuckpt.model import Finding
 
 _KERNEL_OWN: Final = re.compile(r"/(secretmem|dmabuf:)")  # no place at all: rules of their own
+_PROC: Final = re.compile(r"/proc/(\d+)")
 _NFS: Final = frozenset({"nfs", "nfs4"})
 _SILLY: Final = re.compile(r".*/\.nfs[0-9a-f]{16,}")
 
@@ -44,6 +45,22 @@ def unreachable(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
                 "Unmount what hides the file, or let the job close it.",
                 one.pid,
             )
+
+
+def proc_folder(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """CRIU 4.2.1 takes the folder of a process outside for that of one that has ended."""
+    for task in facts.look.tasks:
+        for fd in task.descriptors:
+            found = _PROC.fullmatch(fd.target) if fd.kind == "folder" else None
+            if found and int(found[1]) not in facts.tree.pids:
+                yield blocker(
+                    "proc-folder",
+                    descriptor(fd.fd, fd.target),
+                    f"The process holds the folder of process {found[1]} open, which is outside "
+                    "the tree; a restore fails at it.",
+                    "Let the job close it, or start it without what watches other processes.",
+                    task.process.pid,
+                )
 
 
 def denied(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
@@ -110,4 +127,4 @@ def watch(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
         )
 
 
-RULES: Final[tuple[Rule, ...]] = (unreachable, denied, silly_renamed, remote, watch)
+RULES: Final[tuple[Rule, ...]] = (unreachable, proc_folder, denied, silly_renamed, remote, watch)

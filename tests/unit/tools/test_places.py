@@ -33,15 +33,15 @@ def test_mountinfo() -> None:
 
 
 def recorded(folder: Path, fd: int, path: str, mount: int) -> Descriptor:
-    """Record one open file under a /proc of its own, with a root folder that has it."""
+    """Record one open file under a /proc of its own."""
     process = folder / "7"
     (process / "fdinfo").mkdir(parents=True, exist_ok=True)
     (process / "fdinfo" / str(fd)).write_text(f"pos:\t0\nflags:\t0100000\nmnt_id:\t{mount}\n")
-    file = process / f"root{path}"
+    file = folder / f"{fd}{path}"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("x")
     found = file.stat()
-    return Descriptor(fd, path, "file", found.st_ino, found.st_dev)
+    return Descriptor(fd, str(file), "file", found.st_ino, found.st_dev)
 
 
 def test_files_of_other_machines_and_of_no_mount(tmp_path: Path) -> None:
@@ -51,8 +51,8 @@ def test_files_of_other_machines_and_of_no_mount(tmp_path: Path) -> None:
         recorded(tmp_path, 5, "/lost", 99),
     )
     assert odd_files(tmp_path, [(7, opened, ())], KNOWN) == (
-        OddFile(7, 4, "/home/me/data", "nfs4", "", remote=True),
-        OddFile(7, 5, "/lost", "", "mount", remote=False),
+        OddFile(7, 4, f"{tmp_path}/4/home/me/data", "nfs4", "", remote=True),
+        OddFile(7, 5, f"{tmp_path}/5/lost", "", "mount", remote=False),
     )
 
 
