@@ -31,7 +31,7 @@ D10 | cpu | Output goes to the journal or a display server                    | 
 D11 | cpu | POSIX semaphores in /dev/shm                                      | root/test_plan_root.py::test_posix_semaphores_need_a_link
 D14 | cpu | Descriptors CRIU has no code for                                  | root/test_plan_root.py::test_a_device_that_criu_does_not_know root/test_kinds.py::test_refused_as_criu_would root/test_kinds.py::test_what_criu_brings_back_is_let_through unit/flow/test_plan_places.py::test_a_kind_that_nobody_has_met_is_refused
 D16 | cpu | Not a session leader                                              | root/test_jobs.py::test_a_job_on_a_terminal unit/flow/test_plan_real.py::test_a_job_of_a_shell
-D17 | cpu | A pane of tmux or screen                                          | unit/flow/test_plan_world.py::test_who_watches unit/flow/test_plan.py::test_terminals_warn_once verdict: No multiplexer where the tests run, so it is shown on recorded command lines; a terminal of its own server comes back with the server.
+D17 | cpu | A pane of tmux or screen                                          | root/test_plan_world.py::test_a_pane_of_tmux unit/flow/test_plan_world.py::test_who_watches unit/flow/test_plan.py::test_terminals_warn_once
 D18 | cpu | A debugger holds one of the threads                               | root/test_plan_root.py::test_threads_are_checked_for_tracers
 D20 | cpu | Nested pid namespace                                              | root/test_plan_root.py::test_a_nested_pid_namespace
 D21 | cpu | Another mount namespace                                           | root/test_plan_root.py::test_namespaces_of_its_own[-m-mnt]
