@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuckpt.errors import Stopped
+from gpuckpt.errors import GpuckptError, Stopped
 from gpuckpt.tools import criuend, criulog
 
 if TYPE_CHECKING:
@@ -104,10 +104,17 @@ def supervise(child: Child, talk: Talk) -> None:
             _end(child, talk)
     failure = failure or server.failure
     if failure is not None:
-        raise failure
+        raise _told(failure, watch)
     # a wrapper around CRIU may make up an exit status of its own: its closing line counts too
     if not hook.decided or (child.poll() != 0 and not criulog.succeeded(watch.log)):
         raise criuend.failed(watch, child.poll(), oom_kills)
+
+
+def _told(failure: BaseException, watch: Watch) -> BaseException:
+    """Say of a conversation that went wrong what it means for the job."""
+    if type(failure) is GpuckptError:
+        return watch.error(failure.message, hint=failure.hint, log=watch.log)
+    return failure
 
 
 def _decide(talk: Talk) -> BaseException | None:

@@ -213,7 +213,10 @@ def _check_peer(client: socket.socket, peer: int) -> None:
     raw = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     pid, _, _ = _PEER.unpack(raw)
     if pid != peer:
-        raise GpuckptError(f"process {pid} connected in place of CRIU ({peer}); hung up on it")
+        raise GpuckptError(
+            f"process {pid} connected in place of CRIU ({peer}); hung up on it",
+            hint="Name CRIU itself in GPUCKPT_CRIU, or let the wrapper become it (exec).",
+        )
 
 
 def _read_request(client: socket.socket) -> str | None:
