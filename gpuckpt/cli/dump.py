@@ -84,6 +84,7 @@ def outcome(result: DumpResult) -> Outcome:
             "pids": [process.pid for process in manifest.tree],
             "running": result.running,
             "pause": result.pause,
+            "expected_pause": result.expected,
             "totals": manifest.totals,
             "labels": manifest.labels,
             "findings": result.findings,

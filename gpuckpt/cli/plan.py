@@ -16,17 +16,19 @@ from gpuckpt.cli.options import (
     PlanTarget,
     Tcp,
 )
-from gpuckpt.cli.page import Findings, Next, Outcome, Page, Paragraph, Table, Tone
+from gpuckpt.cli.page import Fields, Findings, Next, Outcome, Page, Paragraph, Table, Tone
 from gpuckpt.model import TcpPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpuckpt.cli.page import Block
+    from gpuckpt.flow.forecast import Forecast
     from gpuckpt.flow.outlook import Outlook, Row
     from gpuckpt.flow.request import DumpRequest
 
 _MOST_ROWS = 8
+_MOST_ROOTS = 3
 
 
 def plan(
@@ -72,26 +74,88 @@ def _of_image(app: Application, target: str) -> int:
 
 def outcome(seen: Outlook) -> Outcome:
     """Lay out what a dump would meet; programs get every process, a page only some."""
-    findings = seen.sight.findings
+    sight = seen.sight
     blocks: list[Block] = [_table(seen.rows)]
     if len(seen.rows) > _MOST_ROWS:
         blocks.append(Paragraph(f"and {len(seen.rows) - _MOST_ROWS} more: --json lists all"))
-    if findings:
-        blocks.append(Findings(findings))
-    blocks.append(Next((_dump_line(seen.request),)))
+    if sight.findings:
+        blocks.append(Findings(sight.findings))
+    blocks.append(_forecast(seen.forecast, len(sight.facts.cuda_pids)))
+    if seen.error is not None:
+        blocks.append(Fields((("error", f"{seen.error.name}, exit {seen.error.exit_code}"),)))
+    following = _following(seen)
+    blocks.append(Next(following))
     return Outcome(
         payload={
             "target": "pid",
             "root_pid": seen.request.pid,
             "can_dump": seen.error is None,
-            "output": seen.sight.output,
+            "output": sight.output,
+            "criu": str(sight.criu),
             "processes": [_process(row) for row in seen.rows],
-            "findings": findings,
+            "findings": sight.findings,
+            "forecast": _numbers(seen.forecast),
+            "better_roots": sight.facts.better_roots,
+            "next": following,
         },
         page=Page(_verdict(seen), Tone.GOOD if seen.error is None else Tone.BAD, tuple(blocks)),
-        quiet="\n".join(dict.fromkeys(one.id for one in findings if one.blocks)),
+        quiet="\n".join(dict.fromkeys(one.id for one in sight.findings if one.blocks)),
         error=seen.error,
     )
+
+
+def _following(seen: Outlook) -> tuple[str, ...]:
+    """Return what to type next: the dump if it can be, else what leads there."""
+    request = seen.instead or seen.request
+    if seen.error is None or seen.instead is not None:
+        return (_command("dump", request.pid, request),)
+    roots = seen.sight.facts.better_roots[:_MOST_ROOTS] or (request.pid,)
+    return tuple(_command("plan", pid, request) for pid in roots)
+
+
+def _forecast(known: Forecast, cuda: int) -> Table:
+    """Return what it will take, a line each, with what each number rests on."""
+    rows = [
+        ("image", units.size(known.raw.value), known.raw.basis),
+        ("stored", units.size(known.stored.value), known.stored.basis),
+    ]
+    if known.disk_free is not None:
+        rows.append(("disk free", units.size(known.disk_free), _disk(known)))
+    if cuda:
+        have = f"{known.memory.basis}; {units.size(known.memory_available)} available"
+        rows.append(("host memory", units.size(known.memory.value), have))
+        basis = f"{units.count(cuda, 'process', 'processes')}, before the pause; "
+        rows.append(("attach", units.seconds(known.attach.value), basis + known.attach.basis))
+    rows.append(("pause", units.seconds(known.pause), "the sum of"))
+    rows += [
+        (f"  {name}", units.seconds(part.value), part.basis)
+        for name, part in known.parts.items()
+        if part.value
+    ]
+    return Table("", ("FORECAST", "", "BASIS"), tuple(rows), right=frozenset({1}))
+
+
+def _disk(known: Forecast) -> str:
+    told = [f"on {known.filesystem}"] if known.filesystem else []
+    if known.write_speed:
+        told.append(f"takes {known.write_speed / 1e9:.1f} GB/s, measured")
+    return ", ".join(told)
+
+
+def _numbers(known: Forecast) -> dict[str, object]:
+    return {
+        "raw": known.raw,
+        "stored": known.stored,
+        "host_memory": known.memory,
+        "host_memory_available": known.memory_available,
+        "disk_free": known.disk_free,
+        "inodes_free": known.inodes_free,
+        "filesystem": known.filesystem,
+        "network_filesystem": known.network,
+        "write_speed": known.write_speed,
+        "attach": known.attach,
+        "pause": {"value": known.pause, "parts": known.parts},
+    }
 
 
 def _verdict(seen: Outlook) -> str:
@@ -142,9 +206,9 @@ def _process(row: Row) -> dict[str, object]:
     }
 
 
-def _dump_line(request: DumpRequest) -> str:
-    """Return the dump that was asked about, as a command line."""
-    return describe.command_line("gpuckpt", "dump", str(request.pid), *_options(request))
+def _command(verb: str, pid: int, request: DumpRequest) -> str:
+    """Return a command line with the options that were asked about."""
+    return describe.command_line("gpuckpt", verb, str(pid), *_options(request))
 
 
 def _options(request: DumpRequest) -> Iterator[str]:
@@ -157,6 +221,7 @@ def _options(request: DumpRequest) -> Iterator[str]:
     if request.file_locks:
         yield "--file-locks"
     if request.ghost_limit != 1 << 30:
-        yield from ("--ghost-limit", str(request.ghost_limit))
+        whole, rest = divmod(request.ghost_limit, 1 << 20)
+        yield from ("--ghost-limit", str(request.ghost_limit) if rest else f"{whole}M")
     for name in sorted(request.ignore):
         yield from ("--ignore", name)

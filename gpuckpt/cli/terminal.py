@@ -5,6 +5,7 @@ Nothing is boxed: an operator must be able to select a path or a command and pas
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, assert_never, cast
 
 from rich.console import Console, Group
@@ -45,6 +46,7 @@ _ASCII_MARKS = {Tone.GOOD: "+", Tone.WARNING: "!", Tone.BAD: "x", Tone.NEUTRAL: 
 _INDENT = 2
 _BELOW = 3
 _NAMES = 5
+_ALIKE = 3
 _NARROWEST_BAR = 10
 _WIDEST_BAR = 48
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -166,9 +168,10 @@ def _findings(screen: Console, findings: tuple[Finding, ...]) -> None:
 
     A narrow column for a long path would break it where nobody can paste it any more.
     """
-    ids = max(len(found.id) for found in findings)
-    pids = max(len(_pid(found)) for found in findings)
-    for number, found in enumerate(findings):
+    shown, more = _few_alike(findings)
+    ids = max(len(found.id) for found in shown)
+    pids = max(len(_pid(found)) for found in shown)
+    for number, found in enumerate(shown):
         tone = Tone.BAD if found.blocks else Tone.WARNING
         name = Text(found.id.ljust(ids), style=f"bold {STYLES[tone]}")
         what = "" if found.object == _pid(found) else units.printable(found.object)
@@ -186,6 +189,24 @@ def _findings(screen: Console, findings: tuple[Finding, ...]) -> None:
         _print(screen, Text(units.printable(found.reason)), deeper=_BELOW)
         if found.remedy:
             _print(screen, _remedy(screen, found.remedy), deeper=_BELOW)
+    if more:
+        counted = ", ".join(f"{number} x {name}" for name, number in more.items())
+        screen.print()
+        _print(screen, Text(f"and {counted}: --json lists all", style="dim"))
+
+
+def _few_alike(findings: tuple[Finding, ...]) -> tuple[list[Finding], Counter[str]]:
+    """Keep a few findings of each kind, and count what is left out."""
+    seen: Counter[str] = Counter()
+    shown: list[Finding] = []
+    more: Counter[str] = Counter()
+    for found in findings:
+        seen[found.id] += 1
+        if seen[found.id] <= _ALIKE:
+            shown.append(found)
+        else:
+            more[found.id] += 1
+    return shown, more
 
 
 def _pid(found: Finding) -> str:

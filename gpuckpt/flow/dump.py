@@ -8,7 +8,10 @@ rename, made while the tree is still frozen and can still go on.
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec import structs
 
 from gpuckpt.errors import (
     DumpFailed,
@@ -18,6 +21,8 @@ from gpuckpt.errors import (
 )
 from gpuckpt.flow import records
 from gpuckpt.flow.aftermath import late_failure, late_gpu, left_behind
+from gpuckpt.flow.forecast import forecast
+from gpuckpt.flow.history import History, record_of
 from gpuckpt.flow.look import Sight, look
 from gpuckpt.flow.operation import Operation
 from gpuckpt.flow.recover import recover
@@ -59,7 +64,12 @@ def dump(
         recover(operation)
         sight = look(tools, request)
         sight.refuse()
-    return _Dump(operation, request, sight).run()
+        history = History(tools.state_dir)
+        expected = forecast(sight.facts, history.records()).pause
+    result = replace(_Dump(operation, request, sight).run(), expected=expected)
+    record = record_of(result.manifest, result.receipt)
+    history.add(structs.replace(record, pause=result.pause, expected=expected))
+    return result
 
 
 class _Dump:

@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gpuckpt.flow.kin import Kin, kin, roots_below, starts_jobs
 from gpuckpt.flow.obstacles import cuda_states
 from gpuckpt.model import CudaState, GpuUse, HostFacts, NvidiaFacts, Process, Tree
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from gpuckpt.flow.toolbox import Toolbox
     from gpuckpt.model import Finding, Version
+    from gpuckpt.tools.destination import Place
     from gpuckpt.tools.look import Look
     from gpuckpt.tools.units import Unit
 
@@ -45,9 +47,9 @@ class DumpFacts:
     `memory_available` is what the tightest CUDA process can still get; `output` the image to be
     made, `destination` its folder, `free_bytes` what that has room for. All are None if there is
     no destination yet, `free_bytes` also if it is not `writable`. `taken` tells that something has
-    the image's name, `obstacles` tell what could not be looked at. `others` are processes outside
-    the tree that use its GPUs, with what they hold there. `unit` is the systemd service that the
-    tree's root is in.
+    the image's name, `place` what the folder is; `obstacles` tell what could not be looked at.
+    `others` are processes outside the tree that use its GPUs, with what they hold there. `unit` is
+    the systemd service that the tree's root is in, `kin` what else of a job stands around it.
     """
 
     tree: Tree
@@ -64,10 +66,29 @@ class DumpFacts:
     taken: bool = False
     state_dir: Path | None = None
     state_writable: bool = True
+    place: Place | None = None
+    kin: Kin = Kin()  # noqa: RUF009 - frozen
     obstacles: tuple[Finding, ...] = ()
     others: tuple[tuple[Process, GpuUse], ...] = ()
     unit: Unit | None = None
     criu: Version | None = None
+
+    @property
+    def better_roots(self) -> tuple[int, ...]:
+        """The pids to dump instead, if the tree is a part of a job or stands above jobs."""
+        if starts_jobs(self.tree.root):
+            return roots_below(self.tree.processes, self.cuda_pids)
+        return (self.kin.job.pid,) if self.kin.job is not None else ()
+
+    @property
+    def tcp_inside(self) -> bool:
+        """Whether both ends of every TCP connection are in the tree."""
+        ends = {
+            (one.local, one.local_port, one.remote, one.remote_port)
+            for one in self.look.tcp
+            if one.connected
+        }
+        return all((remote, far, local, near) in ends for local, near, remote, far in ends)
 
     @property
     def cuda_pids(self) -> tuple[int, ...]:
@@ -162,6 +183,8 @@ def gather(
         taken=output is not None and os.path.lexists(output),
         state_dir=tools.state_dir,
         state_writable=tools.host.writable(_existing(tools.state_dir)),
+        place=tools.host.place(folder) if folder and writable else None,
+        kin=kin(tools, tree),
         obstacles=(*obstacles, *unseen),
         unit=tools.host.unit(tree.root.pid),
         criu=criu,

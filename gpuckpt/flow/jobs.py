@@ -1,7 +1,7 @@
 """jobs: the GPU jobs of this node, each as the root of the tree a dump would take.
 
-From every CUDA process the way leads up to the process somebody started as *the job*: never to
-the shell, the session manager or the scheduler's step that it was started from.
+From every CUDA process the way leads up to the process somebody started as *the job*; how far
+up that is, kin.py says.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import CudaCallFailed, NotPrivileged
+from gpuckpt.flow.kin import climb
 from gpuckpt.model import CudaState
 
 if TYPE_CHECKING:
@@ -20,16 +21,6 @@ if TYPE_CHECKING:
     from gpuckpt.flow.toolbox import Toolbox
     from gpuckpt.model import Process
 
-# by the kernel's short name (at most 15 bytes): what starts jobs and is never part of one
-_STARTERS = re.compile(
-    r"""systemd|init|\(sd-pam\)|launchd|runit|runsv\w*|s6-.*|supervisord|dinit|
-    login|su|sudo|doas|sshd.*|dropbear|mosh-server|cron|crond|atd|anacron|
-    tmux.*|screen|SCREEN|zellij|dtach|abduco|script|
-    containerd.*|conmon.*|runc|crun|dockerd|docker|podman|lxc-.*|kubelet|catatonit|
-    slurmstepd|slurmd|pbs_mom|sge_execd|sge_shepherd|condor_.*|sbatchd|res|pueued|nomad""",
-    re.VERBOSE,
-)
-_SHELL = re.compile(r"-?(ba|da|z|k|mk|c|tc|fi|a|pw)?sh")
 # devices by which a process can hold a GPU; the driver then says whether it has CUDA
 _CALLER = "gpuckpt.tools.cuda_helper"
 _NODE = re.compile(r"/dev/nvidia(ctl|\d+)")
@@ -84,47 +75,6 @@ def group(table: Mapping[int, Process], cuda: Mapping[int, int]) -> tuple[Job, .
         )
         for root in sorted(set(tops.values()))
     )
-
-
-def climb(table: Mapping[int, Process], pid: int) -> int:
-    """Return the root of the job that `pid` belongs to.
-
-    Up while the parent is of the same process group, or of the same session unless it leads a
-    terminal's; never to pid 1, to a shell somebody types into, to what starts jobs, or past a
-    process that is not in the table.
-    """
-    while True:
-        process = table[pid]
-        parent = table.get(process.ppid)
-        if parent is None or not _belongs(process, parent):
-            return pid
-        pid = parent.pid
-
-
-def _belongs(process: Process, parent: Process) -> bool:
-    if parent.pid == 1 or parent.kernel_thread or _STARTERS.fullmatch(parent.comm):
-        return False
-    if _typed_into(parent):
-        return False
-    if parent.pgid == process.pgid:
-        return True
-    return parent.sid == process.sid and not _leads_terminal(parent)
-
-
-def _leads_terminal(process: Process) -> bool:
-    return process.pid == process.sid and process.tty != 0
-
-
-def _typed_into(process: Process) -> bool:
-    """Whether it is a shell on a terminal without a script: somebody types into it.
-
-    Without job control (`set +m`) such a shell shares its process group with what it starts.
-    """
-    if process.tty == 0 or not process.argv:
-        return False
-    words = process.argv[1:]
-    scripted = any(not word.startswith("-") or "c" in word.lstrip("-") for word in words)
-    return bool(_SHELL.fullmatch(process.argv[0].rpartition("/")[2])) and not scripted
 
 
 def _topmost(table: Mapping[int, Process], root: int, roots: set[int]) -> int:

@@ -91,13 +91,6 @@ def look(tools: Toolbox, request: DumpRequest, *, image: bool = True) -> Sight:
     output = output_path(request.output, root)
     criu, missing = criu_version(tools)
     facts = gather(tools, tree, output if image else None, missing, criu)
-    choices = DumpChoices(
-        tcp=request.tcp,
-        ghost_limit=request.ghost_limit,
-        leave_running=request.leave_running,
-        ignore=request.ignore,
-        rehearsal=request.rehearsal,
-    )
     return Sight(
         facts=facts,
         output=output,
@@ -110,7 +103,18 @@ def look(tools: Toolbox, request: DumpRequest, *, image: bool = True) -> Sight:
             external_unix=facts.needs.external_unix,
             ghost_limit=request.ghost_limit,
         ),
-        findings=judge_dump(facts, choices),
+        findings=judge_dump(facts, choices(request)),
+    )
+
+
+def choices(request: DumpRequest) -> DumpChoices:
+    """Return those options of a dump that a judgement depends on."""
+    return DumpChoices(
+        tcp=request.tcp,
+        ghost_limit=request.ghost_limit,
+        leave_running=request.leave_running,
+        ignore=request.ignore,
+        rehearsal=request.rehearsal,
     )
 
 

@@ -5,20 +5,29 @@ The pass is the dump's own look; only the pages differ.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Literal
 
-from gpuckpt.flow.look import Sight, look
+from gpuckpt.flow.forecast import Forecast, forecast
+from gpuckpt.flow.history import History
+from gpuckpt.flow.look import Sight, choices, look
+from gpuckpt.flow.plan import judge_dump, refusal
 from gpuckpt.flow.rules.gpu import GPU_NODE
+from gpuckpt.model import TcpPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpuckpt.errors import GpuckptError
     from gpuckpt.events import Reporter
+    from gpuckpt.flow.facts import DumpFacts
     from gpuckpt.flow.request import DumpRequest
     from gpuckpt.flow.toolbox import Toolbox
     from gpuckpt.model import GpuUse, Process
+
+# a nearly full disk is not made fuller
+LEAST_FREE: Final = 256 << 20
+MIB: Final = 1 << 20
 
 Role = Literal["CUDA", "GPU files", "plain"]
 
@@ -43,12 +52,17 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What a dump as asked for would meet; `error` is what it would be refused with."""
+    """What a dump as asked for would meet; `error` is what it would be refused with.
+
+    `instead` is the same dump with other options, if these are all it takes to be let through.
+    """
 
     request: DumpRequest
     sight: Sight
     rows: tuple[Row, ...]
+    forecast: Forecast
     error: GpuckptError | None
+    instead: DumpRequest | None = None
 
 
 def outlook(tools: Toolbox, request: DumpRequest, reporter: Reporter) -> Outlook:
@@ -59,7 +73,43 @@ def outlook(tools: Toolbox, request: DumpRequest, reporter: Reporter) -> Outlook
     """
     with reporter.step("look", f"process {request.pid}"):
         sight = look(tools, request)
-    return Outlook(request, sight, tuple(_rows(sight)), sight.error)
+    records = History(tools.state_dir).records()
+    expected = forecast(sight.facts, records, _write_speed(tools, request, sight, reporter))
+    error = sight.error
+    instead = _instead(sight.facts, request) if error is not None else None
+    return Outlook(request, sight, tuple(_rows(sight)), expected, error, instead)
+
+
+def _instead(facts: DumpFacts, request: DumpRequest) -> DumpRequest | None:
+    """Return the dump with the options that lift what stops it, None if options cannot."""
+    tcp = request.tcp
+    if tcp is TcpPolicy.NONE and any(one.connected for one in facts.look.tcp):
+        tcp = TcpPolicy.ESTABLISHED if facts.tcp_inside else TcpPolicy.CLOSE
+    linked = any(one.links for one in facts.look.deleted)
+    other = replace(
+        request,
+        tcp=tcp,
+        ghost_limit=max(request.ghost_limit, _rounded(facts.needs.largest_ghost)),
+        leave_running=request.leave_running and not linked,
+    )
+    lifted = refusal(judge_dump(facts, choices(other))) is None
+    return other if lifted else None
+
+
+def _rounded(size: int) -> int:
+    """Return whole MiB, at least as much: a file may grow a little until the dump."""
+    return -(-size // MIB + 1) * MIB if size else 0
+
+
+def _write_speed(
+    tools: Toolbox, request: DumpRequest, sight: Sight, reporter: Reporter
+) -> float | None:
+    """Try the place that was named; the current folder may be anything and is left alone."""
+    folder, free = sight.facts.destination, sight.facts.free_bytes
+    if request.output is None or folder is None or (free or 0) < LEAST_FREE:
+        return None
+    with reporter.step("write", f"a little to {folder}, and away with it"):
+        return tools.host.write_speed(folder)
 
 
 def _rows(sight: Sight) -> Iterator[Row]:

@@ -36,6 +36,7 @@ from gpuckpt.flow.rules import (
     process,
     ranks,
     room,
+    root,
     software,
     supervisor,
 )
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from gpuckpt.model import Finding
 
 RULES: Final[tuple[Rule, ...]] = (
+    *root.RULES,
     *process.RULES,
     *driver.RULES,
     *gpu.RULES,
@@ -85,6 +87,8 @@ IGNORABLE: Final[dict[str, str]] = {
     "confined": "a small job under the same profile was dumped and restored",
     "jupyter-kernel": "the kernel is known to live on without its server",
     "lock-wanted": "whoever waits for the lock will have let go of it before the restore",
+    "root-too-high": "this program itself is the job",
+    "root-too-low": "the rest of the job does without this part",
 }
 
 

@@ -40,7 +40,10 @@ class DumpRequest:
 
 @dataclass(frozen=True, slots=True)
 class DumpResult:
-    """What came of a dump. `pause` is how long the job stood still, in seconds, so far."""
+    """What came of a dump. `pause` is how long the job stood still, in seconds, so far.
+
+    `expected` is the pause that was forecast.
+    """
 
     image: Path
     manifest: Manifest
@@ -48,6 +51,7 @@ class DumpResult:
     findings: tuple[Finding, ...]
     pause: float
     running: bool
+    expected: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

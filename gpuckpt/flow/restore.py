@@ -18,6 +18,7 @@ from gpuckpt.errors import (
 )
 from gpuckpt.flow.binding import bind
 from gpuckpt.flow.gpu import CudaTree
+from gpuckpt.flow.history import History, record_of
 from gpuckpt.flow.ledger import Ledger, Restored
 from gpuckpt.flow.operation import Operation
 from gpuckpt.flow.proof import Proof
@@ -72,7 +73,9 @@ def restore(
         with operation.record.phase("room", "memory, pids, ports") as step:
             findings = wait_for_room(tools, image.manifest, facts, interrupts, step.say)
             _refuse(findings, request)
-        return _Restore(operation, request, image, findings).run()
+        result = _Restore(operation, request, image, findings).run()
+        History(tools.state_dir).add(record_of(image.manifest, result.receipt))
+        return result
 
 
 def _refuse(findings: list[Finding], request: RestoreRequest, waited: Container[str] = ()) -> None:

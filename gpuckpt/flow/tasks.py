@@ -13,6 +13,7 @@ from gpuckpt.errors import (
     NoSuchProcess,
     ProcessUnfit,
 )
+from gpuckpt.flow.kin import roots_below
 from gpuckpt.model import CudaState
 
 if TYPE_CHECKING:
@@ -49,9 +50,21 @@ def check_target(tools: Toolbox, pid: int) -> Process:
     if pid == me or pid in tools.proc.ancestors(me):
         raise Forbidden(
             f"process {pid} ({process.comm}) runs this very gpuckpt",
-            hint="Run gpuckpt from outside the job's tree.",
+            hint=_instead(tools, pid),
         )
     return process
+
+
+def _instead(tools: Toolbox, pid: int) -> str:
+    """Say what to dump in place of a process that stands above this very gpuckpt."""
+    me = os.getpid()
+    ours = {me, *tools.proc.ancestors(me)}
+    group = os.getpgrp()  # a pipeline's other programs are no jobs
+    tree = tools.proc.tree(pid).processes
+    below = roots_below(one for one in tree if one.pid not in ours and one.pgid != group)
+    if not below:
+        return "Run gpuckpt from outside the job's tree."
+    return f"Dump one of the jobs below it: process {', '.join(map(str, below[:8]))}."
 
 
 def myself(tools: Toolbox) -> ProcessRef:

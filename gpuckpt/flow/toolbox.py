@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Version,
     )
     from gpuckpt.tools.criu import DumpRun, RestoreRun
+    from gpuckpt.tools.destination import Place
     from gpuckpt.tools.files import HostFile
     from gpuckpt.tools.look import Look
     from gpuckpt.tools.net import PortState
@@ -103,6 +104,12 @@ class HostTool(Protocol):
 
     def writable(self, folder: Path) -> bool:
         """Whether files can be made in a folder."""
+
+    def place(self, folder: Path) -> Place:
+        """Return which filesystem a folder is on."""
+
+    def write_speed(self, folder: Path) -> float | None:
+        """Return the bytes a second that a folder takes, by writing a little; None if none."""
 
 
 class NvidiaTool(Protocol):

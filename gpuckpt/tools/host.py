@@ -9,6 +9,7 @@ from typing import Final
 
 from gpuckpt.model import HostFacts
 from gpuckpt.tools.cgroups import Cgroups
+from gpuckpt.tools.destination import Place, place, write_speed
 from gpuckpt.tools.procfs import kibibytes, parse_status, read, text
 from gpuckpt.tools.run import Runner
 from gpuckpt.tools.units import Unit, unit
@@ -99,6 +100,14 @@ class Host:
         """Whether files can be made in a folder: it is there, ours, and not mounted read-only."""
         # Path.is_dir would raise where a folder above is closed to us
         return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)  # noqa: PTH112
+
+    def place(self, folder: Path) -> Place:
+        """Return which filesystem a folder is on."""
+        return place(folder, self._proc)
+
+    def write_speed(self, folder: Path) -> float | None:
+        """Return the bytes a second that a folder takes, by trying; None if it takes none."""
+        return write_speed(folder)
 
     def _meminfo(self) -> dict[str, str]:
         return parse_status(self._read(self._proc / "meminfo"))

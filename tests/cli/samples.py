@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuckpt.flow.doctor import Check, DoctorResult
+from gpuckpt.flow.forecast import forecast
 from gpuckpt.flow.jobs import Job
 from gpuckpt.flow.look import Sight
 from gpuckpt.flow.outlook import Outlook, Row
@@ -198,7 +199,8 @@ def outlook(*findings: Finding) -> Outlook:
         Row(known.tree.processes[0], "plain", (), ()),
         Row(known.tree.processes[1], "CUDA", uses, tuple(0 for _ in uses)),
     )
-    return Outlook(DumpRequest(100, IMAGE), sight, rows, refusal(findings))
+    request = DumpRequest(100, IMAGE)
+    return Outlook(request, sight, rows, forecast(known, (), 1e9), refusal(findings))
 
 
 IMAGE = Path("/var/ckpt/maintenance-2026-07/python-4711-20260714T030211Z.gpuckpt")

@@ -28,6 +28,7 @@ from gpuckpt.model import (
     Tree,
     Version,
 )
+from gpuckpt.tools.destination import Place
 from gpuckpt.tools.files import HostFile
 from gpuckpt.tools.look import Look, Task
 from gpuckpt.tools.net import PortState
@@ -280,6 +281,13 @@ class _Host:
     def writable(self, folder: Path) -> bool:
         del folder
         return True
+
+    def place(self, folder: Path) -> Place:
+        return Place("ext4", str(folder), network=False, free_inodes=1_000_000)
+
+    def write_speed(self, folder: Path) -> float | None:
+        del folder
+        return 1e9
 
 
 @dataclass

@@ -52,6 +52,36 @@ def space(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
     )
 
 
+# CRIU 4.2.1 writes about ten images a tree and a dozen a process, each a file here
+_FILES: Final = 24
+_FILES_EACH: Final = 16
+
+
+def inodes(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """An image is a folder of many small files, and a filesystem can run out of names for them."""
+    need = _FILES + _FILES_EACH * len(facts.tree.processes)
+    place = facts.place
+    if place is not None and place.free_inodes is not None and place.free_inodes < need:
+        yield blocker(
+            "inodes",
+            f"{place.free_inodes} free",
+            f"The image needs up to {need} files, and the filesystem takes no more.",
+            "Remove files there, or write the image elsewhere (-o).",
+        )
+
+
+def network_destination(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """The job stands still for as long as the writing takes."""
+    place = facts.place
+    if place is not None and place.network:
+        yield warning(
+            "destination-network",
+            f"{place.filesystem} on {place.mount}",
+            "The image goes to a network filesystem, and the job stands still until it is there.",
+            "Write to a local disk and copy the image afterwards, if the pause matters.",
+        )
+
+
 def image_exists(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
     """Nothing is ever overwritten."""
     if facts.taken:
@@ -93,5 +123,7 @@ RULES: Final[tuple[Rule, ...]] = (
     destination,
     image_exists,
     space,
+    inodes,
+    network_destination,
     state_dir,
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuckpt.errors import CudaCallFailed, NotPrivileged
-from gpuckpt.flow import jobs
+from gpuckpt.flow import jobs, kin
 from gpuckpt.model import (
     CudaOutcome,
     CudaState,
@@ -139,13 +139,13 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_the_root_of_a_job(name: str) -> None:
     processes, root = CASES[name]
-    assert jobs.climb(processes, max(processes)) == root
+    assert kin.climb(processes, max(processes)) == root
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_nobodys_shell_is_ever_a_root(name: str) -> None:
     processes, _ = CASES[name]
-    found = {jobs.climb(processes, pid) for pid in processes if pid >= 200}
+    found = {kin.climb(processes, pid) for pid in processes if pid >= 200}
     assert not found & {1, 50, 80, 90}
     assert not {pid for pid in found if processes[pid].command in {"-bash", "bash", "-zsh"}}
 

@@ -15,6 +15,7 @@ from gpuckpt.flow.rules.rule import DumpChoices, size
 from gpuckpt.model import CudaState, Finding, GpuUse, NvidiaFacts, Severity, TcpPolicy
 from gpuckpt.tools.above import Above
 from gpuckpt.tools.descriptors import Descriptor
+from gpuckpt.tools.destination import place
 from gpuckpt.tools.held import DeletedFile, DeviceNode, Terminal
 from gpuckpt.tools.locks import HeldLock
 from gpuckpt.tools.outside import Holder, OutsidePeer, OutsidePipe
@@ -416,6 +417,13 @@ class _Tools:
 
     def cuda_candidates(self, pids: Any) -> Any:
         return [pid for pid in pids if pid in self.told]
+
+    def ancestors(self, pid: int) -> Any:
+        del pid
+        return (1,)
+
+    def place(self, folder: Path) -> Any:
+        return place(folder)
 
     def process(self, pid: int) -> Any:
         return process(pid)

@@ -1,0 +1,102 @@
+"""What earlier operations took: one small file each, from which a forecast learns.
+
+Remembering is a favour to the next plan: nothing here ever fails the operation it tells of.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import msgspec
+
+from gpuckpt.model import Receipt
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpuckpt.image.manifest import Manifest
+
+FOLDER = "receipts"
+KEPT = 200
+DONE = "done"
+_LONGEST_COMMAND = 200
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One finished operation. Sizes in bytes, 0 where it has none; times in seconds.
+
+    `outcome` is "done", or the name of the error it ended with. `cuda` counts the processes with
+    CUDA among `processes`; `expected` is the pause that was forecast for it, None if none was.
+    """
+
+    operation: str
+    started: str
+    receipt: Receipt
+    command: str = ""
+    raw: int = 0
+    stored: int = 0
+    gpu_bytes: int = 0
+    processes: int = 0
+    cuda: int = 0
+    host: str = ""
+    driver: str = ""
+    pause: float = 0.0
+    expected: float | None = None
+    outcome: str = DONE
+
+
+class History:
+    """The records under one state directory."""
+
+    def __init__(self, state_dir: Path) -> None:
+        """Know the place; it is made with the first record."""
+        self._folder = state_dir / FOLDER
+
+    def add(self, record: Record) -> None:
+        """Keep a record, and of all only the newest; silent where that cannot be done."""
+        with suppress(OSError, msgspec.MsgspecError):
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            moment = record.started.replace(":", "").replace("-", "")
+            path = self._folder / f"{moment}-{record.operation}-{uuid4().hex[:8]}.json"
+            fresh = path.with_suffix(".new")
+            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(fd, "wb") as file:
+                file.write(msgspec.json.encode(record))
+            fresh.rename(path)
+            for old in sorted(self._folder.glob("*.json"))[:-KEPT]:
+                old.unlink(missing_ok=True)
+
+    def records(self) -> tuple[Record, ...]:
+        """Return every record that can be read, oldest first."""
+        found = []
+        with suppress(OSError):
+            for path in sorted(self._folder.glob("*.json")):
+                with suppress(OSError, msgspec.MsgspecError):
+                    found.append(msgspec.json.decode(path.read_bytes(), type=Record))
+        return tuple(found)
+
+
+def record_of(manifest: Manifest, receipt: Receipt) -> Record:
+    """Return the record of an operation on the job of an image."""
+    root = next((one for one in manifest.tree if one.pid == manifest.root_pid), manifest.tree[0])
+    return Record(
+        operation=receipt.operation,
+        started=receipt.started,
+        receipt=receipt,
+        command=command(root.argv, root.comm),
+        raw=manifest.totals.raw,
+        stored=manifest.totals.stored,
+        gpu_bytes=sum(use.bytes for use in manifest.nvidia.uses) if manifest.nvidia else 0,
+        processes=len(manifest.tree),
+        cuda=len(manifest.cuda),
+        host=manifest.host.hostname,
+        driver=manifest.nvidia.driver if manifest.nvidia else "",
+    )
+
+
+def command(argv: tuple[str, ...], comm: str) -> str:
+    """Return a command line as records are compared by it."""
+    return (" ".join(argv) or comm)[:_LONGEST_COMMAND]
