@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gpuckpt.tools.procfs import read, text
+from gpuckpt.tools.procfs import text
 from gpuckpt.tools.threads import waits_in
 
 if TYPE_CHECKING:
@@ -81,8 +84,13 @@ def _is_c(word: str) -> bool:
 
 
 def _soft(path: str) -> bytes:
-    """Read the start of a file that may be anything, or closed to us."""
+    """Read the start of a file that may be closed to us; what is no file would let us wait."""
     try:
-        return (read(path) or b"")[:_SCRIPT_BYTES]
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:
         return b""
+    with os.fdopen(fd, "rb", buffering=0) as file:
+        regular = stat.S_ISREG(os.fstat(fd).st_mode)
+        with suppress(OSError):
+            return (file.read(_SCRIPT_BYTES) or b"") if regular else b""
+    return b""
