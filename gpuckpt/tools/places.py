@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuckpt.tools.descriptors import Descriptor, fdinfo
 from gpuckpt.tools.mappings import Mapped, area_link, behind
-from gpuckpt.tools.procfs import read, text
+from gpuckpt.tools.procfs import link, read, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -112,7 +112,9 @@ def _opened(
             if number is None or fd.target.startswith(_MEMFD):
                 continue
             mount = known.get(int(number))
-            hidden = not fd.deleted and _hidden(fd.target, fd.device, fd.inode)
+            hidden = not fd.deleted and _hidden(
+                fd.target, f"{root}/{pid}/fd/{fd.fd}", fd.device, fd.inode
+            )
             if not hidden and _carried(fd.kind == "file", fd.deleted, fd.links, mount):
                 continue
             yield from _odd(pid, fd.fd, fd.target, mount, "hidden" if hidden else "")
@@ -134,15 +136,13 @@ def _mapped(
 
 
 def _behind(process: str, pid: int, area: Mapped, known: Mapping[int, Mount]) -> Iterator[OddFile]:
-    """Open a mapped file as CRIU will, but regular ones only: to open a device may do something."""
+    """Look at a mapped file as CRIU will, but regular ones only: a device may act on it."""
     found = behind(process, area)
     if found is None or not found.regular:
         return
+    path = area_link(process, area)
     try:
-        fd = os.open(area_link(process, area), os.O_RDONLY | os.O_CLOEXEC)
-    except PermissionError:
-        yield from _odd(pid, None, area.target, above(area.target, known), "denied")
-        return
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return
     try:
@@ -150,9 +150,23 @@ def _behind(process: str, pid: int, area: Mapped, known: Mapping[int, Mount]) ->
     finally:
         os.close(fd)
     mount = known.get(int(number))
-    hidden = not area.deleted and _hidden(area.target, found.device, found.inode)
+    if mount is not None and mount.remote and _denied(path):
+        yield from _odd(pid, None, area.target, mount, "denied")
+        return
+    hidden = not area.deleted and _hidden(area.target, path, found.device, found.inode)
     if hidden or not _carried(found.regular, area.deleted, found.links, mount):
         yield from _odd(pid, None, area.target, mount, "hidden" if hidden else "")
+
+
+def _denied(path: str) -> bool:
+    """Whether a server refuses to open a file for root; on this host nobody refuses root."""
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _carried(regular: bool, deleted: bool, links: int, mount: Mount | None) -> bool:
@@ -172,9 +186,10 @@ def _odd(
         yield OddFile(pid, fd, path, mount.filesystem, problem, mount.remote)
 
 
-def _hidden(path: str, device: int, inode: int) -> bool:
+def _hidden(path: str, told_by: str, device: int, inode: int) -> bool:
     """Whether another file, or none, has the name now: the kernel tells names as we would use them.
 
+    It is asked again by the link that told the name: the file may have been removed meanwhile.
     Names that are no text, or have a line feed, are let through: they are not quite told.
     """
     if "\\" in path:
@@ -182,10 +197,10 @@ def _hidden(path: str, device: int, inode: int) -> bool:
     try:
         found = os.lstat(path)
     except FileNotFoundError:
-        return True
+        return link(told_by) == path
     except OSError:
         return False
-    return (found.st_dev, found.st_ino) != (device, inode)
+    return (found.st_dev, found.st_ino) != (device, inode) and link(told_by) == path
 
 
 def above(path: str, known: Mapping[int, Mount]) -> Mount | None:

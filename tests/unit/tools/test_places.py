@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from gpuckpt.tools.descriptors import Descriptor
+from gpuckpt.tools.descriptors import Descriptor, fdinfo
 from gpuckpt.tools.mappings import Mapped
 from gpuckpt.tools.places import OddFile, odd_files, parse_mounts
 
@@ -66,10 +66,18 @@ def test_a_mapped_file_that_root_may_not_open(
     (tmp_path / "7" / "map_files" / "7f00-7f01").symlink_to(file)
     area = Mapped("/home/me/program", "7f00-7f01", 9, shared=False, deleted=False)
 
-    def refuse(*_: object) -> int:
+    probe = os.open(file, os.O_PATH)
+    number = int(dict(fdinfo("/proc/self", probe))["mnt_id"])
+    os.close(probe)
+    plain = os.open
+
+    def refuse(path: str, flags: int) -> int:
+        if flags & os.O_PATH:
+            return plain(path, flags)
         raise PermissionError
 
     monkeypatch.setattr(os, "open", refuse)
-    assert odd_files(tmp_path, [(7, (), (area,))], KNOWN) == (
+    assert odd_files(tmp_path, [(7, (), (area,))], {number: KNOWN[41]}) == (
         OddFile(7, None, "/home/me/program", "nfs4", "denied", remote=True),
     )
+    assert odd_files(tmp_path, [(7, (), (area,))], {number: KNOWN[22]}) == ()
