@@ -22,7 +22,7 @@ C07 | gpu | A server of many processes, few of them on the GPU                | 
 C09 | gpu | Health checks and rendezvous run out during the pause             | unit/flow/test_plan_gpu.py::test_heartbeats_against_the_pause unit/flow/test_plan_gpu.py::test_ranks
 D01 | cpu | io_uring, mapped or only open                                     | root/test_plan_root.py::test_criu_agrees[io_uring] unit/flow/test_plan.py::test_io_uring_by_descriptor_and_by_mapping
 D03 | cpu | Deleted open file above the limit                                 | root/test_plan_root.py::test_criu_agrees[big ghost] unit/flow/test_plan.py::test_deleted_files_up_to_the_limit
-D04 | cpu | Library replaced under a running job                              | root/test_held_root.py::test_a_library_replaced_under_the_job
+D04 | cpu | Library replaced under a running job                              | root/test_held_root.py::test_a_library_replaced_under_the_job root/test_held_root.py::test_a_library_replaced_on_an_overlay
 D05 | cpu | File locks                                                        | root/test_plan_root.py::test_criu_agrees[lock] root/test_held_root.py::test_all_kinds_of_locks_come_along root/test_held_root.py::test_a_lock_that_somebody_outside_has_too root/test_held_root.py::test_a_lock_that_somebody_outside_waits_for unit/flow/test_plan.py::test_what_criu_has_to_be_told
 D07 | cpu | Connected TCP                                                     | root/test_plan_root.py::test_criu_agrees[tcp] root/test_peers_root.py::test_a_local_peer_is_named root/test_peers_root.py::test_a_client_that_nobody_has_accepted unit/flow/test_plan.py::test_connected_tcp_needs_a_decision
 D08 | cpu | The firewall tool that CRIU would use is missing                  | verdict: TODO field
@@ -76,7 +76,7 @@ G35 | gpu | The resume never returns                                          | 
 G36 | gpu | Ending a restored process takes the host down                     | faults/test_restore.py::test_every_call_of_a_restore faults/test_restore.py::test_a_failed_look_does_as_it_was_told gpu/test_dump.py::test_a_failed_probe_kills_without_harm unit/flow/test_plan_gpu.py::test_drivers
 G37 | gpu | A library path meant for another C library                        | unit/tools/test_run.py::test_the_environment_is_short
 O01 | cpu | First contact is in the maintenance window                        | root/test_command_line.py::test_the_doctor_tells_all_that_is_missing field/test_refusals.py::test_all_blockers_of_a_stranger_on_an_unfit_host
-O02 | cpu | One error at a time                                               | root/test_plan_root.py::test_everything_at_once field/test_refusals.py::test_all_blockers_of_a_stranger_on_an_unfit_host
+O02 | cpu | One error at a time                                               | root/test_kinds.py::test_one_plan_names_everything root/test_plan_root.py::test_everything_at_once field/test_refusals.py::test_all_blockers_of_a_stranger_on_an_unfit_host
 O03 | cpu | Errors that name the wrong layer                                  | unit/tools/test_criulog.py::test_known_failures_are_translated verdict: TODO words
 O04 | cpu | Slow storage inside the pause                                     | verdict: TODO plan
 O05 | cpu | The operator interrupts                                           | root/test_trouble.py::test_a_signal_in_the_middle_of_a_dump faults/test_dump.py::test_every_call_of_a_dump faults/test_restore.py::test_every_call_of_a_restore

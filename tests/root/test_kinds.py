@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -107,6 +108,8 @@ os.mkfifo('p'); kept.append(os.open('p', os.O_RDWR))
 os.mkdir('gone'); kept.append(os.open('gone', 0)); os.rmdir('gone')
 os.mkdir('here'); os.chdir('here'); os.rmdir('../here')
 area = mmap.mmap(-1, 8192); area[:] = b'x' * 8192
+call(206, 8, ctypes.byref(ctypes.c_ulong(0)))  # io_setup
+call(9, None, 4096, 3, 0x28, -1, 0)  # mmap with MAP_DROPPABLE
 """
 
 
@@ -164,3 +167,45 @@ def test_a_namespace_of_somebody_else(tmp_path: Path) -> None:
             assert found.id == "namespace-open"
             assert not criu_dumps(facts(pid), tmp_path / "images")
         os.kill(other, signal.SIGKILL)
+
+
+MANY = """
+import fcntl
+kept = [os.open('/proc/1', 0), os.pidfd_open(1), socket.socket(2, 1, 262)]
+call(323, 0o2000000)
+watch(b'/proc/self/status')
+libc.mq_open(b'/gpuckpt-test', 0o102, 0o600, None); libc.mq_unlink(b'/gpuckpt-test')
+server = socket.create_server(('127.0.0.1', 0))
+client = socket.create_connection(server.getsockname()); other, _ = server.accept()
+libc.shmat.restype = ctypes.c_void_p
+shared = libc.shmget(0, 4096, 0o1600); libc.shmat(shared, None, 0); libc.shmctl(shared, 0, None)
+big = open('big', 'w+b'); big.write(b'x' * 3000000); big.flush(); os.unlink('big')
+"""
+
+
+def test_one_plan_names_everything(place: Field, tmp_path: Path) -> None:
+    """Ten blockers at once: each with its process, what is meant, why, and what to do."""
+    ours, theirs = socket.socketpair()
+    with ours, target(tmp_path, KIT + MANY, pass_fds=(theirs.fileno(),)) as pid:
+        theirs.close()
+        answer = place.gpuckpt("plan", pid, "--ghost-limit", "1MiB")
+        assert (answer.code, answer.error) == (4, "blocked")
+        found = [one for one in answer.json["error"]["findings"] if one["severity"] == "blocker"]
+        assert {one["id"] for one in found} == {
+            "proc-folder",
+            "pidfd-outside",
+            "socket-unsupported",
+            "descriptor-unsupported",
+            "watch-lost",
+            "file-unreachable",
+            "tcp-connected",
+            "sysv-shm",
+            "deleted-file-large",
+            "unix-peer-outside",
+        }
+        for one in found:
+            assert one["pid"] == pid
+            assert one["object"]
+            for words in (one["reason"], one["remedy"]):
+                assert words[0].isupper() or words.startswith("--"), words
+                assert words.endswith("."), words
