@@ -27,6 +27,7 @@ from gpuckpt.image.outside import (
 )
 from gpuckpt.model import CudaState
 from gpuckpt.tools import criuimage
+from gpuckpt.tools.environment import IDENTITY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -82,7 +83,14 @@ def manifest(tools: Toolbox, dumped: Dumped) -> Manifest:
         files=dumped.files,
         totals=_totals(dumped.files),
         receipt=dumped.receipt,
+        identity=_identity(sight),
     )
+
+
+def _identity(sight: Sight) -> tuple[str, ...]:
+    """Names only: values are secrets, and those of another host would be of no use."""
+    names = {name for task in sight.facts.look.tasks for name in task.environment}
+    return tuple(sorted(name for name in names if IDENTITY.fullmatch(name)))
 
 
 def _host(facts: HostFacts) -> HostRecord:

@@ -119,7 +119,10 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", tag=FORMAT):
-    """The whole of manifest.json, format 1."""
+    """The whole of manifest.json, format 1.
+
+    `identity` has the names of environment variables that tell the job where it was started.
+    """
 
     needs: tuple[str, ...]
     image_id: str
@@ -137,6 +140,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", ta
     files: tuple[FileEntry, ...]
     totals: Totals
     receipt: Receipt
+    identity: tuple[str, ...] = ()
 
     @property
     def cuda(self) -> dict[int, CudaState]:

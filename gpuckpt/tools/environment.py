@@ -28,6 +28,14 @@ SETTINGS: Final = re.compile(
 )
 
 
+# variables whose names alone say that a program may know where and as what it was started
+IDENTITY: Final = re.compile(
+    r"HOSTNAME|HOST|MASTER_ADDR|CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES"
+    r"|SLURM_(JOB_?ID|STEP_?ID|JOB_NODELIST|NODELIST|NODEID|PROCID)"
+    r"|PBS_JOBID|LSB_JOBID|JOB_ID|COBALT_JOBID|OAR_JOB_ID|POD_IP|POD_NAME|KUBERNETES_SERVICE_HOST"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Environment:
     """All names, and the values of those that are settings."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuckpt.tools.proc import Proc
-from tests.root.harness import criu_dumps, lines_of, wait_for
+from tests.root.harness import JOBS, criu_dumps, lines_of, wait_for
 from tests.targets import facts, findings, target, wait_until
 
 if TYPE_CHECKING:
@@ -115,16 +115,23 @@ def test_a_shell_that_starts_another_copy(tmp_path: Path) -> None:
 
 def test_a_job_that_ends_with_its_parent(place: Field) -> None:
     """The kernel would end it with gpuckpt, after a success was reported."""
-    job = place.job("bound.py", "signal")
+    script = [sys.executable, str(JOBS / "bound.py"), str(place.folder), "signal"]
+    job = place.start(["env", "SLURM_JOB_ID=41", *script])
     log = place.folder / "log"
     wait_for("the job runs", lambda: lines_of(log))
     image = place.dump(job)
+    # the name of what stays as it was is told, its value is nobody's business
+    manifest = (image / "manifest.json").read_text()
+    assert "SLURM_JOB_ID" in manifest
+    assert "SLURM_JOB_ID=" not in manifest
     answer = place.gpuckpt("restore", image)
     assert [one["id"] for one in answer.json["error"]["findings"]] == ["gate-parent-death"]
     written = len(lines_of(log))
     place.restored.append(job.pid)
-    waiting = place.start(place.command("restore", image, "--wait", "--settle", "0", "-q"))
+    again = place.command("restore", image, "--wait", "--settle", "0", "-q")
+    waiting = place.start(["env", "SLURM_JOB_ID=42", *again])
     wait_for("the job goes on", lambda: len(lines_of(log)) > written + 3)
+    assert lines_of(log)[-1].endswith(" 41")
     waiting.terminate()
     assert waiting.wait(60) == 128 + 15
 

@@ -166,6 +166,20 @@ def parent_death(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
         )
 
 
+def identity(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
+    """A program's environment stays as it was, and so does what it has remembered of it."""
+    was = manifest.host.hostname
+    if manifest.identity and was != facts.host.hostname:
+        yield warning(
+            "identity",
+            some(manifest.identity),
+            f"The job was started on {was}; its host name, addresses and these variables stay as "
+            "they were there.",
+            "Look whether the job or those it talks to use them again.",
+            manifest.root_pid,
+        )
+
+
 def others(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
     """Two restores at once share the numbers that CRIU's own helpers take in passing."""
     for entry in facts.others:
@@ -189,5 +203,6 @@ RULES: Final[tuple[Rule, ...]] = (
     label,
     control_group,
     parent_death,
+    identity,
     others,
 )

@@ -19,5 +19,5 @@ if how == "signal":
     ctypes.CDLL(None).prctl(1, 15)  # PR_SET_PDEATHSIG
 with (folder / "log").open("w", buffering=1) as log:
     while how == "signal" or os.getppid() == parent:
-        log.write(f"{time.time()}\n")
+        log.write(f"{time.time()} {os.environ.get('SLURM_JOB_ID')}\n")
         time.sleep(0.1)

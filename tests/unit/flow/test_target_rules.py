@@ -164,6 +164,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
         "!gpu-memory",
         "process 77 (vllm)",
     ),
+    "identity": ({"identity": ("SLURM_JOB_ID",)}, {}, "identity", "started on"),
     "parent": (root(parent_death=15), {}, "!gate-parent-death", "SIGTERM"),
     "flavour": (
         {"nvidia": msgspec.structs.replace(PLAIN.nvidia, flavour="open")},
