@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
     from gpuckpt.tools.run import Runner
 
+# without it CRIU obeys files in /etc and in the home folder, and even tells no version if one of
+# them has an option that it does not know
+_ALONE = "--no-default-config"
 # up to 4.1.1 no process with an inet socket can be dumped on kernels >= 6.16 (SO_PASSCRED)
 OLDEST = Version("4.2")
 PREFIX_PROGRAM = Path("/opt/gpuckpt/criu/bin/criu")
@@ -136,7 +139,7 @@ def find(runner: Runner) -> Criu:
 
 def _version(runner: Runner, program: str) -> Version:
     try:
-        text = runner.run(Command((program, "--version"), timeout=30)).stdout
+        text = runner.run(Command((program, "--version", _ALONE), timeout=30)).stdout
     except ToolMissing as why:
         raise CriuMissing(f"CRIU was not found: {program} is no program") from why
     except (ToolFailed, ToolTimeout) as why:
@@ -167,7 +170,7 @@ class Criu:
             CriuBroken: CRIU says that it cannot work here.
         """
         try:
-            done = self._runner.run(Command((self.program, "check"), timeout=60))
+            done = self._runner.run(Command((self.program, "check", _ALONE), timeout=60))
         except (ToolFailed, ToolTimeout) as why:
             raise CriuBroken(f"criu check failed: {why}", excerpt=_tail(why)) from why
         return (done.stdout + done.stderr).strip()
@@ -227,7 +230,7 @@ class Criu:
     ) -> None:
         work = talk.hook.work
         # an empty libdir keeps CRIU's CUDA plugin out: two owners of the driver's state clash
-        argv += ["--stream", "--no-default-config", "--libdir", str(talk.hook.empty)]
+        argv += ["--stream", _ALONE, "--libdir", str(talk.hook.empty)]
         level = "-v4" if os.environ.get(DEBUG) else "-v3"
         argv += ["-W", str(work), "-o", talk.watch.log.name, level, "--manage-cgroups=ignore"]
         argv += ["--action-script", str(talk.hook.script), *_shared(options)]

@@ -140,7 +140,10 @@ def test_a_kernel_without_its_server(place: Field) -> None:
     """It ends as soon as it finds another parent: no restore of it is called a success."""
     job = place.job("bound.py", "look", "-f", place.folder / "kernel-1.json")
     wait_for("the kernel runs", lambda: lines_of(place.folder / "log"))
-    answer = place.gpuckpt("dump", job.pid, "-o", place.folder / "image")
+    # what stands in CRIU's own settings is of no consequence
+    (place.folder / ".criu").mkdir()
+    (place.folder / ".criu/default.conf").write_text("no-such-option\n")
+    answer = place.gpuckpt("dump", job.pid, "-o", place.folder / "image", HOME=str(place.folder))
     assert [one["id"] for one in answer.json["error"]["findings"]] == ["jupyter-kernel"]
     image = place.dump(job, "--ignore", "jupyter-kernel")
     answer = place.gpuckpt("restore", image, "--settle", "1")
