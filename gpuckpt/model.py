@@ -105,7 +105,7 @@ class ProcessRef:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process of a tree, as /proc shows it; `cpu_ticks` is the CPU time it has used so far."""
+    """One process of a tree, as /proc shows it."""
 
     ref: ProcessRef
     ppid: int
@@ -123,7 +123,6 @@ class Process:
     tty: int = 0
     tracer: int = 0
     kernel_thread: bool = False
-    cpu_ticks: int = 0
 
     @property
     def pid(self) -> int:

@@ -86,6 +86,7 @@ IGNORABLE: Final[dict[str, str]] = {
     "supervised": "whoever watches the job is known to do nothing when it goes",
     "confined": "a small job under the same profile was dumped and restored",
     "jupyter-kernel": "the kernel is known to live on without its server",
+    "socket-shared": "whoever shares the socket will have closed it before the restore",
     "lock-wanted": "whoever waits for the lock will have let go of it before the restore",
     "root-too-high": "this program itself is the job",
     "root-too-low": "the rest of the job does without this part",

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from gpuckpt.flow.toolbox import Toolbox
     from gpuckpt.model import Finding, GpuUse, Process
 
-# the CPU time of a process is counted in ticks of 10 ms: a job that does little needs a moment
+# how long a job is watched before, and how long it may take to do a little of that again: the
+# driver's own threads run now and then, so a job that hangs does not stand quite still
 WATCH_SECONDS = 0.5
 PROGRESS_SECONDS = 10.0
+PROGRESS_PART = 0.1
 POLL_SECONDS = 0.05
 # NVML's figure for a process moves by the driver's own bookkeeping
 GPU_TOLERANCE = 0.9
@@ -35,14 +37,9 @@ class Seen:
     uses: tuple[GpuUse, ...]
 
     @property
-    def ticks(self) -> int:
-        """The CPU time that all processes together have used so far."""
-        return sum(process.cpu_ticks for process in self.processes)
-
-    @property
-    def cuda_pids(self) -> tuple[int, ...]:
-        """The processes that have CUDA in them."""
-        return tuple(process.pid for process in self.processes if process.pid in self.states)
+    def pids(self) -> tuple[int, ...]:
+        """The pids of all processes."""
+        return tuple(process.pid for process in self.processes)
 
     @property
     def gpu_bytes(self) -> int:
@@ -58,39 +55,39 @@ class Watch:
         self._tools = tools
         self._interrupts = interrupts
         self.before = see(tools, pid)
-        self.moved = self._moves(self.before, WATCH_SECONDS)
+        self._ran = self._runs(self.before.pids, WATCH_SECONDS)
         self.moves = False
+
+    @property
+    def moved(self) -> bool:
+        """Whether the job used the CPU when nobody disturbed it."""
+        return self._ran > 0
 
     def afterwards(self, settle: float) -> list[Finding]:
         """Watch the job for `settle` seconds and return what is not as it was, the worst first.
 
         A job that used the CPU before has to do so again, for which it gets longer if need be.
         """
-        now = see(self._tools, self.before.processes[0].pid)
-        self._wait(settle)
-        patience = PROGRESS_SECONDS if self.moved else 0.0
-        self.moves = self._moves(now, patience)
-        now = see(self._tools, self.before.processes[0].pid)
+        goal = max(1, int(self._ran * PROGRESS_PART))
+        ran = self._runs(self.before.pids, settle)
+        if self.moved and ran < goal:
+            ran += self._runs(self.before.pids, PROGRESS_SECONDS, goal - ran)
+        self.moves = ran >= goal
+        now = see(self._tools, self.before.pids[0])
         found = [*_gone(self.before, now), *_gpu(self.before, now), *_threads(self.before, now)]
         if self.moved and not self.moves:
             found.append(_stands_still(now))
         return sorted(found, key=lambda one: not one.blocks)
 
-    def _moves(self, since: Seen, seconds: float) -> bool:
-        """Whether the job uses the CPU within `seconds`."""
+    def _runs(self, pids: tuple[int, ...], seconds: float, enough: int | None = None) -> int:
+        """Return how long the job runs on CPUs in so many seconds, in ns; less if `enough`."""
+        since = self._tools.proc.cpu_times(pids)
         ends = time.monotonic() + seconds
         while True:
-            now = (self._tools.proc.process(one.pid) for one in since.processes)
-            if sum(one.cpu_ticks for one in now if one is not None) > since.ticks:
-                return True
-            if time.monotonic() >= ends:
-                return False
-            self._interrupts.check()
-            time.sleep(POLL_SECONDS)
-
-    def _wait(self, seconds: float) -> None:
-        ends = time.monotonic() + seconds
-        while time.monotonic() < ends:
+            now = self._tools.proc.cpu_times(pids)
+            ran = sum(max(0, time_ - since.get(tid, 0)) for tid, time_ in now.items())
+            if time.monotonic() >= ends or (enough is not None and ran >= enough):
+                return ran
             self._interrupts.check()
             time.sleep(POLL_SECONDS)
 

@@ -49,6 +49,9 @@ class ProcTool(Protocol):
     def alive(self, ref: ProcessRef) -> bool:
         """Whether this very process still exists, as more than a zombie."""
 
+    def cpu_times(self, pids: Iterable[int]) -> dict[int, int]:
+        """Return the nanoseconds that each thread of some processes has run so far."""
+
     def ancestors(self, pid: int) -> tuple[int, ...]:
         """Return the pids above `pid`, nearest first."""
 

@@ -37,6 +37,7 @@ class DeletedFile:
 
     `replaced`: its old name means another file now. `linkable`: its folder takes a new name for it,
     or is gone too; a file of an overlay's lower layer can have none.
+    `leftover` is a file that an earlier restore has left where the next one needs its name.
     """
 
     pid: int
@@ -46,6 +47,7 @@ class DeletedFile:
     bytes: int
     replaced: bool = False
     linkable: bool = True
+    leftover: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,22 @@ def _with_place(file: DeletedFile, writes: bool, known: Mapping[int, Mount]) -> 
     mount = above(file.path, known)
     lower = mount is not None and mount.filesystem == "overlay" and not writes
     writable = os.access(folder, os.W_OK) or not os.access(folder, os.F_OK)
-    return replace(file, replaced=os.path.lexists(file.path), linkable=writable and not lower)
+    return replace(
+        file,
+        replaced=os.path.lexists(file.path),
+        linkable=writable and not lower,
+        leftover=_leftover(folder, file.path) if not file.links else "",
+    )
+
+
+def _leftover(folder: str, path: str) -> str:
+    """Return a ghost that CRIU made here before: it takes NAME.cr.N.ghost with a hex number."""
+    pattern = re.compile(re.escape(path.rpartition("/")[2]) + r"\.cr\.[0-9a-f]+\.ghost")
+    try:
+        found = [name for name in os.listdir(folder) if pattern.fullmatch(name)]  # noqa: PTH208
+    except OSError:
+        return ""
+    return f"{folder}/{min(found)}" if found else ""
 
 
 def _terminals(

@@ -91,6 +91,7 @@ class Look:
     peers: tuple[OutsidePeer, ...] = ()
     clients: tuple[WaitingClient, ...] = ()
     in_flight: tuple[tuple[int, int], ...] = ()
+    shared_sockets: tuple[tuple[int, Descriptor, Holder], ...] = ()
     hosts: Mapping[int, Holder] = field(default_factory=dict)
     unread: frozenset[int] = frozenset()
     locks: tuple[HeldLock, ...] = ()
@@ -140,6 +141,7 @@ def look(root: Path, tree: Tree, ancestors: tuple[int, ...]) -> Look:
         peers=ends.peers,
         clients=ends.clients,
         in_flight=ends.in_flight,
+        shared_sockets=ends.shared,
         hosts=ends.hosts,
         unread=frozenset(unread_netlink(net, inodes) if inodes else ()),
         locks=kept.locks,

@@ -69,6 +69,7 @@ class WaitingClient:
 class Ends:
     """The far ends of a tree's connections: `hosts` names who has a local TCP peer, by its inode.
 
+    `shared` are (pid, fd, holder) of Internet sockets that somebody outside holds as well,
     `in_flight` are (pid, fd) of Unix sockets in which descriptors are on their way.
     """
 
@@ -76,6 +77,7 @@ class Ends:
     peers: tuple[OutsidePeer, ...] = ()
     clients: tuple[WaitingClient, ...] = ()
     in_flight: tuple[tuple[int, int], ...] = ()
+    shared: tuple[tuple[int, Descriptor, Holder], ...] = ()
     hosts: Mapping[int, Holder] = field(default_factory=dict)
 
 
@@ -101,6 +103,8 @@ def outside(
     wanted |= {f"socket:[{unix.peer}]" for _, _, unix, _ in strangers}
     wanted |= {f"socket:[{client}]" for *_, client in waiting}
     wanted |= {f"socket:[{peer}]" for peer in tcp_peers}
+    inet = [(pid, fd) for pid, fd in own.values() if fd.protocol.startswith(("TCP", "UDP"))]
+    wanted |= {fd.target for _, fd in inet}
     found = _holders(root, wanted, {pid for pid, _ in tree}) if wanted else {}
     pipes = (_outside_pipe(root, pid, fd, found, names) for pid, fd in halves)
     peers = tuple(
@@ -118,6 +122,11 @@ def outside(
             for pid, fd, name, client in waiting
         ),
         in_flight=tuple(_in_flight(root, own, known)),
+        shared=tuple(
+            (pid, fd, holder)
+            for pid, fd in inet
+            if (holder := _holder(found, fd.target, names)) is not None
+        ),
         hosts={peer: holder for peer, holder in hosts.items() if holder is not None},
     )
 

@@ -22,6 +22,7 @@ from gpuckpt.tools.look import Look, look
 from gpuckpt.tools.mappings import mappings
 from gpuckpt.tools.procfs import (
     Stat,
+    cpu_times,
     kibibytes,
     link,
     numbers,
@@ -102,8 +103,11 @@ class Proc:
             tty=found.tty,
             tracer=_first(status, "TracerPid"),
             kernel_thread=found.kernel_thread,
-            cpu_ticks=found.cpu_ticks,
         )
+
+    def cpu_times(self, pids: Iterable[int]) -> dict[int, int]:
+        """Return the nanoseconds that each thread of some processes has run so far."""
+        return {tid: ran for pid in pids for tid, ran in cpu_times(self.root, pid).items()}
 
     def alive(self, ref: ProcessRef) -> bool:
         """Whether this very process still exists, as more than a zombie, and is not being killed.

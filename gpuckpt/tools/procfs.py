@@ -21,7 +21,7 @@ _EXITING: Final = 0x00000004  # PF_EXITING
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """The fields of /proc/PID/stat that matter here; `cpu_ticks` are those of all threads."""
+    """The fields of /proc/PID/stat that matter here."""
 
     pid: int
     comm: str
@@ -33,7 +33,6 @@ class Stat:
     kernel_thread: bool
     exiting: bool
     start_time: int
-    cpu_ticks: int = 0
 
 
 def text(raw: bytes) -> str:
@@ -82,8 +81,14 @@ def parse_stat(raw: bytes) -> Stat:
         kernel_thread=bool(int(fields[6]) & _KERNEL_THREAD),
         exiting=bool(int(fields[6]) & _EXITING),
         start_time=int(fields[19]),
-        cpu_ticks=int(fields[11]) + int(fields[12]),
     )
+
+
+def cpu_times(root: Path | str, pid: int) -> dict[int, int]:
+    """Return the nanoseconds that each thread of a process has run; 0 where it is not told."""
+    folder = f"{root}/{pid}/task"
+    told = ((tid, (read(f"{folder}/{tid}/schedstat") or b"").split()) for tid in numbers(folder))
+    return {tid: int(fields[0]) if fields else 0 for tid, fields in told}
 
 
 def parse_status(raw: bytes) -> dict[str, str]:

@@ -107,6 +107,7 @@ class FakeHost:
     ports: dict[int, list[PortState]] = field(default_factory=dict)
     port_holders: dict[int, tuple[int, ...]] = field(default_factory=dict)
     packages: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    ran: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def with_job(cls, cuda: int = 2, plain: int = 1) -> FakeHost:
@@ -201,6 +202,9 @@ class _Proc:
     def alive(self, ref: ProcessRef) -> bool:
         now = self.host.processes.get(ref.pid)
         return now is not None and now.ref == ref and not now.zombie
+
+    def cpu_times(self, pids: Iterable[int]) -> dict[int, int]:
+        return {pid: self.host.ran.get(pid, 0) for pid in pids}
 
     def ancestors(self, pid: int) -> tuple[int, ...]:
         above = self.host.processes[pid].ppid

@@ -187,9 +187,8 @@ def test_a_job_that_moved_must_move_again(tmp_path: Path) -> None:
         """A job that uses the CPU until it is let go."""
 
         def around(self, name: str, effect: Any) -> Any:
-            if name == "proc.process" and "cuda.unlock" not in self.calls:
-                root = self.processes[ROOT_PID]
-                self.processes[ROOT_PID] = replace(root, cpu_ticks=root.cpu_ticks + 1)
+            if name == "proc.cpu_times" and "cuda.unlock" not in self.calls:
+                self.ran[ROOT_PID] = self.ran.get(ROOT_PID, 0) + 1_000_000
             return super().around(name, effect)
 
     result = run(Moving.with_job(), tmp_path)

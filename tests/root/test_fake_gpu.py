@@ -6,69 +6,20 @@ The job looks as if it used a GPU: it holds a device file until the driver check
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from gpuckpt.model import CudaState
-from tests.fakes.cuda import FakeDriver
-from tests.root.harness import exists, lines_of, wait_for
+from tests.root.harness import exists, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.root.harness import Answer, Field
+    from tests.root.fake_gpu import Stage
 
 pytestmark = pytest.mark.root
-
-GPU_JOB = Path(__file__).parent.parent / "fakes" / "gpu_job.py"
-
-
-class Stage:
-    """A job with a GPU and the driver that knows it."""
-
-    def __init__(self, place: Field, folder: Path, device: Path) -> None:
-        self.place = place
-        self.driver = FakeDriver(folder)
-        self.log = place.folder / "log"
-        self.device = device
-        device.touch()
-
-    def start(self, mib: int = 1) -> subprocess.Popen[bytes]:
-        """Start the job and see it count."""
-        argv = [sys.executable, str(GPU_JOB), str(self.log), str(self.device), str(mib)]
-        job = self.place.start(argv)
-        self.counts_on()
-        self.driver.put(job.pid, device=str(self.device))
-        return job
-
-    def gpuckpt(self, *args: object) -> Answer:
-        """Run gpuckpt with this driver."""
-        return self.place.gpuckpt(*args, **self.driver.environ)
-
-    def counts_on(self) -> None:
-        """Wait until the job has counted on, without losing or repeating a number."""
-        seen = len(lines_of(self.log))
-        wait_for("the job counts", lambda: len(lines_of(self.log)) > seen + 2)
-        lines = lines_of(self.log)
-        assert lines == [f"tick {number}" for number in range(1, len(lines) + 1)]
-
-    def actions(self) -> list[str]:
-        """Return what the driver was asked to do, in order."""
-        return [line.split()[1] for line in self.driver.calls()]
-
-
-@pytest.fixture
-def stage(place: Field, tmp_path: Path) -> Iterator[Stage]:
-    device = Path(f"/dev/nvidia-test-{secrets.token_hex(4)}")
-    (tmp_path / "driver").mkdir()
-    yield Stage(place, tmp_path / "driver", device)
-    device.unlink()
 
 
 def test_there_and_back(stage: Stage) -> None:

@@ -173,6 +173,15 @@ def test_huge_pages(tmp_path: Path) -> None:
         assert criu_dumps(facts(pid), tmp_path / "images")
 
 
+def test_a_ghost_that_was_left(tmp_path: Path) -> None:
+    (tmp_path / "x.cr.1f.ghost").touch()
+    (tmp_path / "y.cr.1.ghost").touch()
+    with target(tmp_path, "import os; f = open('x', 'w'); os.unlink('x')") as pid:
+        (found,) = findings(pid)
+        assert (found.id, found.blocks) == ("ghost-leftover", False)
+        assert found.object == str(tmp_path / "x.cr.1f.ghost")
+
+
 def test_system_v_memory_in_a_namespace_of_its_own(tmp_path: Path) -> None:
     code = (
         "import ctypes; c = ctypes.CDLL(None); c.shmat.restype = ctypes.c_void_p\n"

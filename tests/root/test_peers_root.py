@@ -53,6 +53,19 @@ def test_a_local_peer_is_named(tmp_path: Path) -> None:
                 assert f"process {os.getpid()} " in found.reason
 
 
+def test_a_socket_that_somebody_outside_has_too(tmp_path: Path) -> None:
+    """As with socket activation: the port stays taken when the job is gone."""
+    server = socket.create_server(("127.0.0.1", 0))
+    number = server.fileno()
+    with server, target(tmp_path, "", pass_fds=(number,)) as pid:
+        (found,) = findings(pid)
+        assert (found.id, found.blocks) == ("socket-shared", True)
+        assert found.object.startswith(f"fd {number} socket:[")
+        assert f"process {os.getpid()} " in found.reason
+        server.close()
+        assert findings(pid) == ()
+
+
 @pytest.fixture
 def log_server(tmp_path: Path) -> Iterator[socket.socket]:
     """Give a server that takes datagrams by its name, as the system log does."""

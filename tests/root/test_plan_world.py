@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -111,6 +112,48 @@ def test_a_shell_that_starts_another_copy(tmp_path: Path) -> None:
         # in this order, or there would be one copy more
         os.kill(shell, signal.SIGKILL)
         os.kill(job, signal.SIGKILL)
+
+
+def test_a_job_as_it_should_be_started(tmp_path: Path) -> None:
+    """Whatever the script that started it does meanwhile, nothing is to be said of the job."""
+    script = tmp_path / "start.sh"
+    line = "setsid nohup sleep 600 </dev/null >log 2>&1 &"
+    script.write_text(f"while true; do\n {line}\n wait\ndone\n")
+    with target(tmp_path, f"import subprocess; subprocess.Popen(['sh', '{script}'])") as pid:
+        wait_until(lambda: len(Proc().tree(pid).pids) == 3)
+        _, shell, job = Proc().tree(pid).pids
+        wait_until(lambda: Proc().tree(job).root.comm == "sleep")
+        try:
+            assert findings(job) == ()
+        finally:
+            os.kill(shell, signal.SIGKILL)
+            os.kill(job, signal.SIGKILL)
+
+
+def test_a_pane_of_tmux(tmp_path: Path) -> None:
+    """The pane's own program closes its window when it goes; one typed in its shell does not."""
+    if shutil.which("tmux") is None:
+        pytest.skip("no tmux here")
+    tmux = ["tmux", "-S", str(tmp_path / "socket"), "-f", "/dev/null"]
+    quiet = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": tmp_path}
+    subprocess.run([*tmux, "new-session", "-d", "exec sh"], check=True, **quiet)  # type: ignore[call-overload]
+    try:
+        asked = [*tmux, "list-panes", "-aF", "#{pane_pid}"]
+        pane = int(subprocess.check_output(asked, text=True, **quiet))  # type: ignore[call-overload]
+        subprocess.run([*tmux, "send-keys", "sleep 600 &", "Enter"], check=True, **quiet)  # type: ignore[call-overload]
+        wait_until(lambda: len(Proc().tree(pane).pids) == 2)
+        typed = Proc().tree(pane).pids[1]
+        wait_until(lambda: [one.id for one in findings(typed)] == ["terminal"])
+        found = findings(pane)
+        assert {(one.id, one.blocks) for one in found} == {
+            ("terminal", False),
+            ("supervised", False),
+        }
+        assert "tmux" in found[-1].object
+        os.kill(typed, signal.SIGKILL)
+        assert criu_dumps(facts(pane), tmp_path / "images")
+    finally:
+        subprocess.run([*tmux, "kill-server"], check=False, **quiet)  # type: ignore[call-overload]
 
 
 def test_a_job_that_ends_with_its_parent(place: Field) -> None:

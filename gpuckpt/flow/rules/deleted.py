@@ -60,6 +60,20 @@ def link_refused(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
             )
 
 
+def ghost_leftover(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """A restore that was killed leaves its ghosts, and CRIU makes no file that exists."""
+    for file in facts.look.deleted:
+        if file.leftover:
+            yield warning(
+                "ghost-leftover",
+                file.leftover,
+                f"A restore that was cut short left this file, and the next one of {file.path} "
+                "may need its name.",
+                "Remove it when no restore is running: gpuckpt gc, or rm.",
+                file.pid,
+            )
+
+
 def replaced(facts: DumpFacts, choices: DumpChoices) -> Iterator[Finding]:
     """An upgrade under a running job: what it has mapped is no longer what the package installs."""
     found = [file for file in facts.look.deleted if file.fd is None and file.replaced]
@@ -80,4 +94,10 @@ def replaced(facts: DumpFacts, choices: DumpChoices) -> Iterator[Finding]:
     )
 
 
-RULES: Final[tuple[Rule, ...]] = (deleted_file_large, linked_file, link_refused, replaced)
+RULES: Final[tuple[Rule, ...]] = (
+    deleted_file_large,
+    linked_file,
+    link_refused,
+    ghost_leftover,
+    replaced,
+)

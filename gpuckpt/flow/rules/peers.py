@@ -92,6 +92,22 @@ def tcp_waiting(facts: DumpFacts, choices: DumpChoices) -> Iterator[Finding]:
             )
 
 
+def socket_shared(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """A port stays taken as long as anybody has the socket: socket activation, say."""
+    with_port = {one.inode for one in facts.look.tcp}
+    for pid, fd, holder in facts.look.shared_sockets:
+        if fd.protocol.startswith("TCP") and fd.inode not in with_port:
+            continue
+        yield blocker(
+            "socket-shared",
+            f"fd {fd.fd} {fd.target} {fd.protocol}",
+            f"The socket is held by {_whose(holder)} too, outside the tree: its port stays "
+            "taken when the job goes, and no restore can bind it.",
+            "Dump the tree that holds both, or start the job so that it makes its own sockets.",
+            pid,
+        )
+
+
 def _owners(facts: DumpFacts) -> dict[int, tuple[int, int]]:
     """Return a process and descriptor for each socket."""
     return {
@@ -223,6 +239,7 @@ def pipe_outside(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
 RULES: Final[tuple[Rule, ...]] = (
     tcp_connected,
     tcp_waiting,
+    socket_shared,
     unix_peer_outside,
     unix_waiting,
     unreceived,

@@ -1,0 +1,54 @@
+"""A job that looks from outside as if it used a GPU, and the stand-in for its driver.
+
+The job holds a device file until the driver checkpoints it; call processes and CRIU are real.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.fakes.cuda import FakeDriver
+from tests.root.harness import lines_of, wait_for
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from tests.root.harness import Answer, Field
+
+GPU_JOB = Path(__file__).parent.parent / "fakes" / "gpu_job.py"
+
+
+class Stage:
+    """A job with a GPU and the driver that knows it."""
+
+    def __init__(self, place: Field, folder: Path, device: Path) -> None:
+        self.place = place
+        self.driver = FakeDriver(folder)
+        self.log = place.folder / "log"
+        self.device = device
+        device.touch()
+
+    def start(self, mib: int = 1) -> subprocess.Popen[bytes]:
+        """Start the job and see it count."""
+        argv = [sys.executable, str(GPU_JOB), str(self.log), str(self.device), str(mib)]
+        job = self.place.start(argv)
+        self.counts_on()
+        self.driver.put(job.pid, device=str(self.device))
+        return job
+
+    def gpuckpt(self, *args: object) -> Answer:
+        """Run gpuckpt with this driver."""
+        return self.place.gpuckpt(*args, **self.driver.environ)
+
+    def counts_on(self) -> None:
+        """Wait until the job has counted on, without losing or repeating a number."""
+        seen = len(lines_of(self.log))
+        wait_for("the job counts", lambda: len(lines_of(self.log)) > seen + 2)
+        lines = lines_of(self.log)
+        assert lines == [f"tick {number}" for number in range(1, len(lines) + 1)]
+
+    def actions(self) -> list[str]:
+        """Return what the driver was asked to do, in order."""
+        return [line.split()[1] for line in self.driver.calls()]
