@@ -188,6 +188,7 @@ def _outside(tools: Toolbox, dumped: Dumped) -> Outside:
     names = {entry.name for entry in dumped.files}
     remaps = dumped.read("remap-fpath.img") if "remap-fpath.img" in names else b""
     opened = criuimage.read_files(dumped.read("files.img"), remaps)
+    peers = dumped.sight.facts.look.peers
     return Outside(
         files=tuple(_file(tools, file) for file in opened.files),
         listeners=tuple(
@@ -205,6 +206,7 @@ def _outside(tools: Toolbox, dumped: Dumped) -> Outside:
             for one in opened.connections
         ),
         sockets=opened.sockets,
+        servers=tuple(sorted({one.name for one in peers if one.found_again})),
         remaps=tuple(
             RemapRecord(path=one.path, name=one.name, linked=one.linked) for one in opened.remaps
         ),

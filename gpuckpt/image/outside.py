@@ -55,12 +55,16 @@ class PythonRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outside(msgspec.Struct, frozen=True, kw_only=True):
-    """What the tree uses that is not in the image; `sockets` are the paths of Unix sockets."""
+    """What the tree uses that is not in the image.
+
+    `sockets` are the paths of its Unix sockets, `servers` those of others that it sends to.
+    """
 
     files: tuple[FileRecord, ...]
     listeners: tuple[ListenerRecord, ...]
     terminals: tuple[str, ...]
     connections: tuple[ConnectionRecord, ...] = ()
     sockets: tuple[str, ...] = ()
+    servers: tuple[str, ...] = ()
     remaps: tuple[RemapRecord, ...] = ()
     pythons: tuple[PythonRecord, ...] = ()

@@ -87,9 +87,9 @@ def test_a_datagram_socket_finds_its_server_again(
         "while True: s.send(b'on'); time.sleep(0.05)\n"
     )
     with target(tmp_path, code) as pid:
-        (found,) = findings(pid)
-        assert (found.id, found.blocks) == ("unix-server", False)
-        assert f"process {os.getpid()} " in found.reason
+        (warned,) = findings(pid)
+        assert (warned.id, warned.blocks) == ("unix-server", False)
+        assert f"process {os.getpid()} " in warned.reason
         image = tmp_path / "image"
         place.gpuckpt("dump", pid, "-o", image).result  # noqa: B018 - fails if it did
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
@@ -97,6 +97,12 @@ def test_a_datagram_socket_finds_its_server_again(
     with suppress(BlockingIOError):
         while log_server.recv(16):
             pass
+    (tmp_path / "log").rename(tmp_path / "away")
+    answer = place.gpuckpt("restore", image)
+    assert answer.code == 8, answer.stdout
+    (found,) = answer.json["error"]["findings"]
+    assert (found["id"], found["object"]) == ("server-missing", str(tmp_path / "log"))
+    (tmp_path / "away").rename(tmp_path / "log")
     assert place.restore(image) == pid
     log_server.settimeout(20)
     assert log_server.recv(16) == b"on"

@@ -81,6 +81,8 @@ def gather(tools: Toolbox, manifest: Manifest, *, stays: bool = False) -> Target
     places |= {folder_of(one.path) for one in outside.remaps if one.linked}
     ghosts = {folder_of(one.path) for one in outside.remaps if not one.linked}
     names = [name for one in outside.remaps for name in (one.name, one.path, fake_link(one))]
+    # a name that begins with @ is no path: whether somebody has it, only a connection would show
+    names += [name for name in outside.servers if name.startswith("/")]
     facts = TargetFacts(
         host=host,
         own=tools.proc.surroundings(os.getpid()),

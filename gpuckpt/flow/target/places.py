@@ -80,6 +80,18 @@ def sockets(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
         )
 
 
+def servers(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
+    """A datagram socket is connected to its server's path again, and the restore fails without."""
+    for path in manifest.outside.servers:
+        if not facts.names.get(path, True):
+            yield blocker(
+                "server-missing",
+                path,
+                f"The job sends to the Unix socket {path} of another program, and it is not here.",
+                "Start the server (for the system log: systemd-journald or a syslog daemon).",
+            )
+
+
 def pythons(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
     """What a Python has not imported yet is not in its memory: it fails later, out of the blue."""
     for one in manifest.outside.pythons:
@@ -113,4 +125,4 @@ def _takes_names(remap: RemapRecord, facts: TargetFacts) -> bool:
     return known.get(folder_of(remap.path), True)
 
 
-RULES: Final[tuple[Rule, ...]] = (files, remaps, sockets, pythons)
+RULES: Final[tuple[Rule, ...]] = (files, remaps, sockets, servers, pythons)
