@@ -9,6 +9,7 @@ import logging
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from gpuckpt.cli import failure, plain
 from gpuckpt.cli.render import Renderer
 from gpuckpt.cli.settings import Settings, state_dir
 from gpuckpt.flow.interrupts import Interrupts
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from gpuckpt.cli.page import Outcome
+    from gpuckpt.cli.page import Outcome, Page
     from gpuckpt.cli.progress import Story
     from gpuckpt.errors import GpuckptError
     from gpuckpt.flow.toolbox import Toolbox
@@ -64,10 +65,20 @@ class Application:
         """Write what the command came to and return its exit status."""
         self.reporter.close()
         self.renderer.outcome(self.command, outcome)
+        if self.renderer.out.broken and self.renderer.err.broken:
+            self._keep(outcome.page)
         return outcome.exit_code
 
     def fail(self, error: GpuckptError) -> int:
         """Write why the command failed and return its exit status."""
         self.reporter.close()
         self.renderer.error(self.command, error)
+        told_a_program = self.settings.json and not self.renderer.out.broken
+        if self.renderer.err.broken and not told_a_program:
+            self._keep(failure.page(self.command, error))
         return error.exit_code
+
+    def _keep(self, page: Page) -> None:
+        """Put what nobody could be told, as the terminal went away, where it can be found."""
+        text = "".join(f"{line}\n" for line in plain.lines(page))
+        failure.keep(text, self.state_dir, f"report-{self.command}")

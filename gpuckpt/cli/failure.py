@@ -77,7 +77,7 @@ def unforeseen(error: BaseException, state_dir: Path) -> Bug:
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return Bug(
         f"gpuckpt itself failed: {what}",
-        log=_keep(text, state_dir),
+        log=keep(text, state_dir, "gpuckpt-bug"),
         excerpt=text.rstrip().splitlines()[-_TAIL:],
     )
 
@@ -119,15 +119,16 @@ def _title(doing: str, error: GpuckptError) -> str:
     return f"{who}: {error.message}"
 
 
-def _keep(text: str, state_dir: Path) -> Path | None:
+def keep(text: str, state_dir: Path, name: str) -> Path | None:
+    """Keep a text in a private file of the state directory, or where files can be made."""
     moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     for folder in (state_dir, Path(tempfile.gettempdir())):
-        name = folder / f"gpuckpt-bug-{moment}-{os.getpid()}.txt"
+        path = folder / f"{name}-{moment}-{os.getpid()}.txt"
         try:
-            descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "w", errors="backslashreplace") as file:
                 file.write(text)
         except OSError:
             continue
-        return name
+        return path
     return None

@@ -6,6 +6,7 @@ import os
 import pty
 import signal
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,8 +15,6 @@ from gpuckpt.model import CudaState
 from tests.root.harness import PATIENCE, wait_for
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.root.fake_gpu import Stage
 
 pytestmark = pytest.mark.root
@@ -99,6 +98,8 @@ def test_the_terminal_goes_away_in_mid_dump(stage: Stage, *, deaf: bool) -> None
     # 1: it is done, and nobody was there to be told
     assert dump.wait(PATIENCE) == (1 if deaf else 128 + signal.SIGHUP)
     assert image.exists() is deaf
+    (kept,) = Path(os.environ["GPUCKPT_STATE_DIR"]).glob("report-dump-*")
+    assert ("dumped, and the job goes on" if deaf else "interrupted by SIGHUP") in kept.read_text()
     assert not list(stage.place.folder.glob(".*stage*"))
     assert stage.driver.state(job.pid) == CudaState.RUNNING
     stage.counts_on()
