@@ -25,7 +25,7 @@ D03 | cpu | Deleted open file above the limit                                 | 
 D04 | cpu | Library replaced under a running job                              | root/test_held_root.py::test_a_library_replaced_under_the_job root/test_held_root.py::test_a_library_replaced_on_an_overlay
 D05 | cpu | File locks                                                        | root/test_plan_root.py::test_criu_agrees[lock] root/test_held_root.py::test_all_kinds_of_locks_come_along root/test_held_root.py::test_a_lock_that_somebody_outside_has_too root/test_held_root.py::test_a_lock_that_somebody_outside_waits_for unit/flow/test_plan.py::test_what_criu_has_to_be_told
 D07 | cpu | Connected TCP                                                     | root/test_plan_root.py::test_criu_agrees[tcp] root/test_peers_root.py::test_a_local_peer_is_named root/test_peers_root.py::test_a_client_that_nobody_has_accepted unit/flow/test_plan.py::test_connected_tcp_needs_a_decision
-D08 | cpu | The firewall tool that CRIU would use is missing                  | verdict: TODO field
+D08 | cpu | The firewall tool that CRIU would use is missing                  | field/test_return.py::test_connections_without_a_firewall_tool
 D09 | cpu | Unix stream socket to somebody outside                            | unit/flow/test_plan_real.py::test_a_socket_pair_with_us unit/flow/test_plan_real.py::test_a_server_s_name_is_told field/test_refusals.py::test_all_blockers_of_a_stranger_on_an_unfit_host
 D10 | cpu | Output goes to the journal or a display server                    | unit/flow/test_plan.py::test_unix_sockets_to_the_outside unit/flow/test_plan_places.py::test_well_known_servers root/test_peers_root.py::test_a_datagram_socket_finds_its_server_again
 D11 | cpu | POSIX semaphores in /dev/shm                                      | root/test_plan_root.py::test_posix_semaphores_need_a_link
@@ -71,7 +71,7 @@ G30 | gpu | RDMA and UCX                                                      | 
 G31 | gpu | Attaching the driver costs time per process                       | verdict: TODO plan (estimate)
 G32 | gpu | GPU bytes land in host memory                                     | unit/flow/test_plan.py::test_memory_for_the_gpus_bytes unit/tools/test_host.py::test_the_tightest_group_above_a_process_limits_it
 G33 | gpu | The restore thread cannot be found                                | root/test_fake_gpu.py::test_a_job_that_somebody_else_suspended_is_refused verdict: CRIU is always started with an empty plugin folder, so the CUDA state has one owner.
-G34 | gpu | CRIU says restored, and the process is gone                       | verdict: TODO field
+G34 | gpu | CRIU says restored, and the process is gone                       | field/test_order.py::test_a_process_that_is_gone_after_criu_said_restored
 G35 | gpu | The resume never returns                                          | unit/tools/test_cuda.py::test_a_call_that_hangs_is_reported_and_can_be_gone_on_from root/test_rehearse.py::test_a_driver_that_fails_on_the_way_back root/test_rehearse.py::test_a_second_signal_tells_what_would_be_left
 G36 | gpu | Ending a restored process takes the host down                     | faults/test_restore.py::test_every_call_of_a_restore faults/test_restore.py::test_a_failed_look_does_as_it_was_told gpu/test_dump.py::test_a_failed_probe_kills_without_harm unit/flow/test_plan_gpu.py::test_drivers
 G37 | gpu | A library path meant for another C library                        | unit/tools/test_run.py::test_the_environment_is_short
@@ -85,7 +85,7 @@ P02 | cpu | CRIU is killed in the middle                                      | 
 P03 | gpu | A process is left half-alive                                      | faults/test_dump.py::test_every_call_of_a_dump unit/test_errors.py::test_one_exit_code_means_one_fate_of_the_job
 P04 | cpu | The dump is fine, the archive step fails                          | unit/image/test_image_stage.py::test_a_disk_that_fills_up_before_the_manifest faults/test_dump.py::test_every_call_of_a_dump
 P06 | cpu | Memory that everybody may read                                    | unit/image/test_image_stage.py::test_an_image_is_for_its_owner_only_whatever_the_umask unit/image/test_image_store.py::test_others_who_could_write_it unit/flow/test_plan_real.py::test_environment_names_are_read_and_values_are_not field/test_refusals.py::test_memory_is_for_its_owner_only
-P09 | cpu | CRIU floods its log                                               | verdict: TODO words
+P09 | cpu | CRIU floods its log                                               | field/test_order.py::test_a_criu_that_spins unit/tools/test_criulog.py::test_the_middle_of_a_flooded_log_is_left_out
 R01 | cpu | A pid or thread id is in use                                      | field/test_target.py::test_who_has_the_numbers unit/flow/test_target_rules.py::test_one_change_is_one_finding[group]
 R02 | cpu | A zombie has the pid                                              | field/test_target.py::test_a_restore_that_failed_can_be_tried_again_at_once field/test_return.py::test_a_parent_that_does_not_wait_for_its_child unit/flow/test_target_rules.py::test_one_change_is_one_finding[zombie] unit/flow/test_target_rules.py::test_one_change_is_one_finding[init's zombie]
 R04 | cpu | A port is in use                                                  | flow/test_target.py::test_a_taken_port_is_not_waited_for_and_nothing_can_force_it flow/test_target.py::test_closed_connections_are_waited_for_and_that_is_said field/test_target.py::test_who_has_the_port
@@ -107,7 +107,7 @@ R24 | cpu | Too little memory at the restore                                  | 
 R25 | cpu | A restored task cannot be attached                                | verdict: TODO words
 R26 | gpu | Another driver on the target                                      | unit/image/test_image_compare.py::test_the_driver_must_be_the_same unit/flow/test_target_rules.py::test_one_change_is_one_finding[flavour]
 S01 | cpu | A flipped bit restores as if fine                                 | root/test_trouble.py::test_one_flipped_bit_in_the_pages_ends_the_restore
-S02 | cpu | A short page file makes CRIU spin                                 | root/test_trouble.py::test_a_pages_file_cut_short_is_refused_before_criu_starts
+S02 | cpu | A short page file makes CRIU spin                                 | root/test_trouble.py::test_a_pages_file_cut_short_is_refused_before_criu_starts field/test_order.py::test_a_criu_that_spins
 S03 | cpu | Output went into a pipe of somebody outside                       | unit/flow/test_plan_real.py::test_output_into_our_pipe unit/flow/test_plan.py::test_pipes_to_the_outside field/test_success.py::test_output_into_a_pipe_that_nobody_reads_any_more
 S05 | cpu | The virtual environment is missing                                | unit/flow/test_target_rules.py::test_one_change_is_one_finding[venv] unit/flow/test_target_rules.py::test_one_change_is_one_finding[packages]
 S07 | cpu | Jupyter kernel                                                    | unit/flow/test_plan_world.py::test_jupyter_kernels_alone root/test_plan_world.py::test_a_kernel_without_its_server field/test_success.py::test_a_kernel_without_its_server
@@ -115,7 +115,7 @@ S08 | cpu | Restored, then dies                                               | 
 S09 | cpu | Two copies run at once                                            | root/test_trouble.py::test_a_job_that_still_runs_is_named flow/test_target.py::test_a_second_restore_knows_of_the_first
 S11 | cpu | Stale identity inside the process                                 | root/test_plan_world.py::test_a_job_that_ends_with_its_parent unit/flow/test_target_rules.py::test_one_change_is_one_finding[identity]
 S12 | cpu | A "kept" connection whose peer was told it is closed              | root/test_trouble.py::test_connections_live_through_a_dump_that_fails unit/flow/test_target_rules.py::test_one_change_is_one_finding[closed] unit/flow/test_target_rules.py::test_one_change_is_one_finding[kept]
-S13 | cpu | The look afterwards measures the wrong thing                      | verdict: TODO field
+S13 | cpu | The look afterwards measures the wrong thing                      | field/test_order.py::test_another_process_in_place_of_the_restored_one
 S14 | cpu | Output written after the checkpoint                               | unit/flow/test_plan_world.py::test_outputs_of_a_job_that_goes_on root/test_jobs.py::test_leave_running_and_several_restores field/test_success.py::test_output_that_will_be_written_twice
 """
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.field.counting import Counter, cgroup, counting, inside, run
-from tests.root.harness import PATIENCE, exists, state_of, wait_for
+from tests.root.harness import PATIENCE, exists, lines_of, state_of, wait_for
 
 if TYPE_CHECKING:
     from tests.root.harness import Field
@@ -113,3 +113,37 @@ def test_several_at_the_same_moment(place: Field) -> None:
     assert [one.wait(PATIENCE) for one in running] == [0, 0]
     for job in jobs:
         job.goes_on()
+
+
+PAIR = """
+import socket, time
+server = socket.create_server(("127.0.0.1", 0))
+one = socket.create_connection(server.getsockname())
+other, _ = server.accept()
+number = 0
+while True:
+    one.sendall(b"%08d" % number)
+    print(int(other.recv(8)), flush=True)
+    number += 1
+    time.sleep(0.02)
+"""
+
+
+def test_connections_without_a_firewall_tool(place: Field) -> None:
+    """D08, D07: both ends are in the tree, CRIU holds them by nftables itself; no byte is lost."""
+    job = place.start([sys.executable, "-S", "-c", PAIR])
+    log = place.folder / "output"
+    wait_for("numbers pass", lambda: len(lines_of(log)) > 3)
+    image = place.folder / "image"
+    nowhere = {"PATH": "/usr/bin:/bin"}  # iptables and nft are in sbin
+    assert place.gpuckpt("dump", job.pid, "-o", image, **nowhere).code == 4
+    done = place.gpuckpt("dump", job.pid, "-o", image, "--tcp", "established", **nowhere)
+    assert done.code == 0, done.json
+    wait_for("the pid is free", lambda: not exists(job.pid))
+    before = len(lines_of(log))
+    place.restored.append(job.pid)
+    done = place.gpuckpt("restore", image, "--settle", "0", **nowhere)
+    assert done.code == 0, done.json
+    wait_for("numbers pass", lambda: len(lines_of(log)) > before + 3)
+    lines = lines_of(log)
+    assert lines == [str(number) for number in range(len(lines))]
