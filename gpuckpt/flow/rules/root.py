@@ -38,8 +38,11 @@ def root_too_high(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
     )
 
 
-def root_too_low(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
-    """One rank alone is worth nothing: its peers wait for it, and an image of it for them."""
+def root_too_low(facts: DumpFacts, choices: DumpChoices) -> Iterator[Finding]:
+    """One rank alone is worth nothing: its peers wait for it, and an image of it for them.
+
+    A rehearsal only holds it for a moment.
+    """
     job, root = facts.kin.job, facts.tree.root
     if job is None:
         return
@@ -50,7 +53,8 @@ def root_too_low(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
         reason = f"It is a part of a job whose {others} hold GPUs too and would be left behind."
         if count == 1:
             reason = f"It is a part of a job of which {others} holds a GPU too, left behind alone."
-        yield blocker("root-too-low", f"{job.pid} ({job.comm})", reason, remedy, root.pid)
+        finding = warning if choices.rehearsal else blocker
+        yield finding("root-too-low", f"{job.pid} ({job.comm})", reason, remedy, root.pid)
     else:
         yield warning(
             "root-too-low",
