@@ -98,7 +98,7 @@ def _instead(facts: DumpFacts, request: DumpRequest) -> DumpRequest | None:
 
 def _rounded(size: int) -> int:
     """Return whole MiB, at least as much: a file may grow a little until the dump."""
-    return -(-size // MIB + 1) * MIB if size else 0
+    return (-(-size // MIB) + 1) * MIB if size else 0
 
 
 def _write_speed(
