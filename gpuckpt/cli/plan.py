@@ -16,7 +16,7 @@ from gpuckpt.cli.options import (
     PlanTarget,
     Tcp,
 )
-from gpuckpt.cli.page import Fields, Findings, Next, Outcome, Page, Paragraph, Table, Tone
+from gpuckpt.cli.page import Fields, Findings, Next, Outcome, Page, Table, Tone
 from gpuckpt.model import TcpPolicy
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from gpuckpt.flow.request import DumpRequest
 
 _MOST_ROWS = 8
+_FEW = 2
+_ROLES = ("CUDA", "GPU files", "plain")
+_LONGEST_COMMAND = 40  # one line each at 80 columns
 _MOST_ROOTS = 3
 
 
@@ -76,8 +79,6 @@ def outcome(seen: Outlook) -> Outcome:
     """Lay out what a dump would meet; programs get every process, a page only some."""
     sight = seen.sight
     blocks: list[Block] = [_table(seen.rows)]
-    if len(seen.rows) > _MOST_ROWS:
-        blocks.append(Paragraph(f"and {len(seen.rows) - _MOST_ROWS} more: --json lists all"))
     if sight.findings:
         blocks.append(Findings(sight.findings))
     blocks.append(_forecast(seen.forecast, len(sight.facts.cuda_pids)))
@@ -169,23 +170,39 @@ def _verdict(seen: Outlook) -> str:
 
 
 def _table(rows: tuple[Row, ...]) -> Table:
-    on_gpu = sorted(rows, key=lambda row: ("CUDA", "GPU files", "plain").index(row.role))
-    shown = sorted(on_gpu[:_MOST_ROWS], key=rows.index)
-    return Table(
-        "",
-        ("PID", "ROLE", "GPU", "GPU BYTES", "RSS", "COMMAND"),
-        tuple(
-            (
-                str(row.process.pid),
-                row.role,
-                ",".join("?" if index is None else str(index) for index in row.indexes),
-                units.size(row.gpu_bytes) if row.gpu_bytes else "",
-                units.size(row.process.rss),
-                row.process.command,
-            )
-            for row in shown
-        ),
-        right=frozenset({0, 3, 4}),
+    """Return the processes, alike ones in one line; those on a GPU have the first right to one."""
+    alike: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        alike.setdefault((row.role, row.indexes, row.process.command), []).append(row)
+    groups = [
+        part
+        for group in alike.values()
+        for part in ([group] if len(group) > _FEW else [[row] for row in group])
+    ]
+    on_gpu = sorted(groups, key=lambda group: _ROLES.index(group[0].role))
+    shown = sorted(on_gpu[:_MOST_ROWS], key=lambda group: rows.index(group[0]))
+    hidden = sum(len(group) for group in on_gpu[_MOST_ROWS:])
+    lines = [_line(group) for group in shown]
+    if hidden:
+        lines.append(("", "", "", "", "", f"and {hidden} more: --json lists all"))
+    columns = ("PID", "ROLE", "GPU", "GPU BYTES", "RSS", "COMMAND")
+    return Table("", columns, tuple(lines), right=frozenset({0, 3, 4}))
+
+
+def _line(group: list[Row]) -> tuple[str, ...]:
+    """Return one process, or several alike with what they hold together."""
+    first = group[0]
+    held = sum(row.gpu_bytes for row in group)
+    command = first.process.command
+    if len(command) > _LONGEST_COMMAND:
+        command = command[: _LONGEST_COMMAND - 3] + "..."
+    return (
+        str(first.process.pid),
+        first.role,
+        ",".join("?" if index is None else str(index) for index in first.indexes),
+        units.size(held) if held else "",
+        units.size(sum(row.process.rss for row in group)),
+        command if len(group) == 1 else f"{len(group)} x {command}",
     )
 
 

@@ -49,17 +49,16 @@ def root_too_low(facts: DumpFacts, choices: DumpChoices) -> Iterator[Finding]:
     remedy = f"Dump the whole job: process {job.pid}."
     if facts.kin.on_gpu:
         count = len(facts.kin.on_gpu)
-        others = f"{count} other processes" if count > 1 else f"process {facts.kin.on_gpu[0]}"
-        reason = f"It is a part of a job whose {others} hold GPUs too and would be left behind."
-        if count == 1:
-            reason = f"It is a part of a job of which {others} holds a GPU too, left behind alone."
+        reason = f"Process {facts.kin.on_gpu[0]} of the same job holds a GPU too and would be left."
+        if count > 1:
+            reason = f"{count} other processes of the same job hold GPUs too and would be left."
         finding = warning if choices.rehearsal else blocker
         yield finding("root-too-low", f"{job.pid} ({job.comm})", reason, remedy, root.pid)
     else:
         yield warning(
             "root-too-low",
             f"{job.pid} ({job.comm})",
-            "It is a part of what this process runs, which will see it die and goes on without it.",
+            "It is a part of the job that this process runs, which would see it die.",
             remedy,
             root.pid,
         )
