@@ -21,6 +21,7 @@ from gpuckpt.image.outside import (
     ConnectionRecord,
     FileRecord,
     ListenerRecord,
+    LockRecord,
     Outside,
     PythonRecord,
     RemapRecord,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from gpuckpt.flow.toolbox import Toolbox
     from gpuckpt.image.manifest import FileEntry
     from gpuckpt.model import FileRef, GpuUse, HostFacts, NvidiaFacts, Process, Receipt, Tree
+    from gpuckpt.tools.look import Look
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,7 @@ def _outside(tools: Toolbox, dumped: Dumped) -> Outside:
     names = {entry.name for entry in dumped.files}
     remaps = dumped.read("remap-fpath.img") if "remap-fpath.img" in names else b""
     opened = criuimage.read_files(dumped.read("files.img"), remaps)
-    peers = dumped.sight.facts.look.peers
+    look = dumped.sight.facts.look
     return Outside(
         files=tuple(_file(tools, file) for file in opened.files),
         listeners=tuple(
@@ -206,11 +208,26 @@ def _outside(tools: Toolbox, dumped: Dumped) -> Outside:
             for one in opened.connections
         ),
         sockets=opened.sockets,
-        servers=tuple(sorted({one.name for one in peers if one.found_again})),
+        locks=_locks(look),
+        servers=tuple(sorted({one.name for one in look.peers if one.found_again})),
         remaps=tuple(
             RemapRecord(path=one.path, name=one.name, linked=one.linked) for one in opened.remaps
         ),
         pythons=_pythons(tools, dumped.tree),
+    )
+
+
+def _locks(look: Look) -> tuple[LockRecord, ...]:
+    """List what CRIU takes again, without a limit: ranges and leases are left to it."""
+    nameless = {one.path for one in look.deleted}
+    found = {
+        (one.path, one.kind, one.exclusive)
+        for one in look.locks
+        if one.whole and one.kind in {"flock", "posix", "ofdlck"} and one.path not in nameless
+    }
+    return tuple(
+        LockRecord(path=path, kind=kind, exclusive=exclusive)
+        for path, kind, exclusive in sorted(found)
     )
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gpuckpt.tools.criu import DumpRun, RestoreRun
     from gpuckpt.tools.destination import Place
     from gpuckpt.tools.files import HostFile
+    from gpuckpt.tools.locks import FileLock
     from gpuckpt.tools.look import Look
     from gpuckpt.tools.net import PortState
     from gpuckpt.tools.surroundings import Surroundings
@@ -217,6 +218,9 @@ class FilesTool(Protocol):
 
     def writable(self, folder: str) -> bool:
         """Whether names can be made in a folder."""
+
+    def locks(self, path: str) -> tuple[FileLock, ...]:
+        """Return the locks that processes of this host have on a file now."""
 
     def packages(self, prefix: str) -> tuple[str, ...] | None:
         """Return the Python packages installed below a prefix; None if it is not there."""

@@ -47,6 +47,14 @@ class RemapRecord(msgspec.Struct, frozen=True, kw_only=True):
     linked: bool
 
 
+class LockRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A lock on a whole file; `kind` is flock, posix or ofdlck."""
+
+    path: str
+    kind: str
+    exclusive: bool
+
+
 class PythonRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The folder a Python of the tree imports from, and the packages in it, `name-version`."""
 
@@ -66,5 +74,6 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
     connections: tuple[ConnectionRecord, ...] = ()
     sockets: tuple[str, ...] = ()
     servers: tuple[str, ...] = ()
+    locks: tuple[LockRecord, ...] = ()
     remaps: tuple[RemapRecord, ...] = ()
     pythons: tuple[PythonRecord, ...] = ()

@@ -6,8 +6,10 @@ import os
 import stat
 import struct
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
+from gpuckpt.tools.locks import FileLock, on_file
 from gpuckpt.tools.surroundings import packages
 
 # where linkers put notes; a build-id further back than this would be a strange file
@@ -49,6 +51,10 @@ class Files:
     def writable(self, folder: str) -> bool:
         """Whether names can be made in a folder: it is there, ours, not mounted read-only."""
         return os.access(folder, os.W_OK | os.X_OK) and os.path.isdir(folder)  # noqa: PTH112
+
+    def locks(self, path: str) -> tuple[FileLock, ...]:
+        """Return the locks that processes of this host have on a file now."""
+        return on_file(Path("/proc"), path)
 
     def packages(self, prefix: str) -> tuple[str, ...] | None:
         """Return the Python packages installed below a prefix; None if it is not there."""

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LINE: Final = re.compile(
-    r"\d+: (?P<waits>-> )?(?P<kind>\w+) +\S+ +\w+ (?P<pid>-?\d+) \S+:(?P<inode>\d+) \S+ \S+"
+    r"\d+: (?P<waits>-> )?(?P<kind>\w+) +\S+ +(?P<mode>\w+) (?P<pid>-?\d+) "
+    r"(?P<device>\S+):(?P<inode>\d+) \S+ \S+"
 )
 # locks that go with the open file, whoever shares it; POSIX locks go with one process
 _SHARED: Final = re.compile(r"(FLOCK|OFDLCK) +\S+ +WRITE")
@@ -23,13 +24,24 @@ _SHARED: Final = re.compile(r"(FLOCK|OFDLCK) +\S+ +WRITE")
 
 @dataclass(frozen=True, slots=True)
 class HeldLock:
-    """A file lock or lease that goes with a descriptor."""
+    """A file lock or lease that goes with a descriptor; `whole`: it covers the whole file."""
 
     pid: int
     fd: int
     path: str
     kind: str
     inode: int = 0
+    exclusive: bool = True
+    whole: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FileLock:
+    """A lock that some process has on a file, pid -1 where the kernel does not say who."""
+
+    pid: int
+    kind: str
+    exclusive: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +62,39 @@ def locks(root: Path, tree: Iterable[tuple[int, Sequence[Descriptor]]]) -> tuple
     if not locked:
         return ()
     return tuple(
-        HeldLock(pid, fd.fd, fd.target, value.split()[1].lower(), fd.inode)
+        _held(pid, fd, value.split())
         for pid, opened in tree
         for fd in opened
         if fd.inode in locked and fd.kind in {"file", "folder"}
         for name, value in fdinfo(f"{root}/{pid}", fd.fd)
         if name == "lock"
+    )
+
+
+def _held(pid: int, fd: Descriptor, fields: Sequence[str]) -> HeldLock:
+    """Read `1: FLOCK ADVISORY WRITE PID DEVICE:INODE START END`."""
+    return HeldLock(
+        pid,
+        fd.fd,
+        fd.target,
+        fields[1].lower(),
+        fd.inode,
+        exclusive=fields[3] == "WRITE",
+        whole=fields[-2:] == ["0", "EOF"],
+    )
+
+
+def on_file(root: Path, path: str) -> tuple[FileLock, ...]:
+    """Return the locks that are on a file now; none if it is not there."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - paths may hold any bytes
+    except OSError:
+        return ()
+    device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}"
+    return tuple(
+        FileLock(int(line["pid"]), line["kind"].lower(), line["mode"] == "WRITE")
+        for line in _lines(root)
+        if not line["waits"] and int(line["inode"]) == found.st_ino and line["device"] == device
     )
 
 

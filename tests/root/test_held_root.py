@@ -14,7 +14,7 @@ import pytest
 
 from gpuckpt.flow.plan import judge_dump
 from gpuckpt.flow.rules.rule import DumpChoices
-from tests.root.harness import criu_dumps, mounted
+from tests.root.harness import Field, criu_dumps, mounted
 from tests.targets import facts, findings, target, wait_until
 
 if TYPE_CHECKING:
@@ -214,3 +214,18 @@ def test_whose_terminal_it_is(tmp_path: Path) -> None:
         assert (found.id, found.blocks) == ("terminal", False)
         assert f"process {os.getpid()} " in found.reason
     os.close(master)
+
+
+def test_a_lock_that_somebody_takes_meanwhile(place: Field, tmp_path: Path) -> None:
+    """CRIU would wait for it until its deadline."""
+    with target(tmp_path, "import fcntl; f = open('lock', 'w'); fcntl.flock(f, 2)") as pid:
+        image = tmp_path / "image"
+        place.gpuckpt("dump", pid, "-o", image).result  # noqa: B018 - fails if it did
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    with (tmp_path / "lock").open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        answer = place.gpuckpt("restore", image)
+        assert answer.code == 8, answer.stdout
+        (found,) = answer.json["error"]["findings"]
+        assert (found["id"], found["pid"]) == ("lock-taken", os.getpid())
+    assert place.restore(image) == pid

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpuckpt.flow.ledger import Restored
     from gpuckpt.flow.toolbox import Toolbox
     from gpuckpt.image.manifest import Manifest
-    from gpuckpt.image.outside import ListenerRecord, RemapRecord
+    from gpuckpt.image.outside import ListenerRecord, LockRecord, RemapRecord
     from gpuckpt.model import HostFacts, NvidiaFacts, Process, Version
     from gpuckpt.tools.files import HostFile
 
@@ -43,8 +43,9 @@ class TargetFacts:
 
     `no_criu` says why there is none that can work. `files`, `names` and `packages` hold what is
     here of what the manifest lists, None for what is not; `writable` tells which folders take
-    names, `makeable` those that CRIU makes itself if they are missing. `taken` are the job's
-    numbers in use, with their users. `running` are processes of this very job that are alive, from
+    names, `makeable` those that CRIU makes itself if they are missing. `locked` are files whose
+    locks others have, with the pid and name of one of these. `taken` are the job's numbers in
+    use, with their users. `running` are processes of this very job that are alive, from
     before the dump or from an earlier restore, which `restored` tells of. `others` are restores of
     other images going on now. `gpu_short` has the GPUs with too little memory: the bytes needed,
     and who holds it, in words. `stays`: gpuckpt will be the job's parent to the end.
@@ -60,6 +61,7 @@ class TargetFacts:
     writable: Mapping[str, bool] = field(default_factory=dict)
     makeable: Mapping[str, bool] = field(default_factory=dict)
     packages: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
+    locked: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     taken: Mapping[int, Process | None] = field(default_factory=dict)
     ports: tuple[SeenPort, ...] = ()
     addresses: Mapping[str, bool] = field(default_factory=dict)
@@ -134,6 +136,7 @@ def look_again(tools: Toolbox, manifest: Manifest, facts: TargetFacts) -> Target
         facts,
         taken={number: tools.proc.owner(number) for number in taken},
         ports=tuple(_port(tools, listener) for listener in manifest.outside.listeners),
+        locked=_locked(tools, manifest.outside.locks),
         nvidia=nvidia,
         gpu_short=_gpu_short(tools, manifest, nvidia),
     )
@@ -185,6 +188,18 @@ def _port(tools: Toolbox, listener: ListenerRecord) -> SeenPort:
         return SeenPort(listener, state)
     holders = tools.net.holders(listener.protocol, listener.port)
     return SeenPort(listener, state, tuple(_processes(tools, holders)))
+
+
+def _locked(tools: Toolbox, records: Iterable[LockRecord]) -> dict[str, tuple[int, str]]:
+    """Return those locks that somebody has who would not share them."""
+    found: dict[str, tuple[int, str]] = {}
+    for one in records:
+        for other in tools.files.locks(one.path):
+            same = (one.kind == "flock") == (other.kind == "flock") and other.kind != "lease"
+            if same and (one.exclusive or other.exclusive):
+                process = tools.proc.process(other.pid) if other.pid > 0 else None
+                found[one.path] = other.pid, process.comm if process else "?"
+    return found
 
 
 def _processes(tools: Toolbox, pids: Iterable[int]) -> list[Process]:

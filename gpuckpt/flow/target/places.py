@@ -80,6 +80,19 @@ def sockets(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
         )
 
 
+def locks(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
+    """CRIU 4.2.1 waits for a lock that somebody has, and nothing but its deadline ends that."""
+    for path, (pid, comm) in facts.locked.items():
+        who = f"process {pid} ({comm})" if pid > 0 else "a process that the kernel does not name"
+        yield blocker(
+            "lock-taken",
+            path,
+            f"The job had locked {path}, and {who} has that lock now.",
+            "Wait until it lets go, or end it.",
+            pid if pid > 0 else None,
+        )
+
+
 def servers(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
     """A datagram socket is connected to its server's path again, and the restore fails without."""
     for path in manifest.outside.servers:
@@ -125,4 +138,4 @@ def _takes_names(remap: RemapRecord, facts: TargetFacts) -> bool:
     return known.get(folder_of(remap.path), True)
 
 
-RULES: Final[tuple[Rule, ...]] = (files, remaps, sockets, servers, pythons)
+RULES: Final[tuple[Rule, ...]] = (files, remaps, sockets, servers, locks, pythons)
