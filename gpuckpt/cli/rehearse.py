@@ -112,7 +112,8 @@ def _rows(result: RehearseResult) -> Iterator[tuple[str, str]]:
 def _weight(result: RehearseResult) -> Iterator[tuple[str, str]]:
     dumped = result.dumped
     if dumped is None:
-        yield "image", f"about {units.size(result.image_bytes)} before compression"
+        raw, stored = units.size(result.image_bytes), units.size(result.stored_bytes)
+        yield "image", f"about {raw}, {stored} of it stored ({result.basis})"
         return
     rate = _rate(dumped)
     yield "image", describe.sizes(dumped.manifest) + (f", {rate}" if rate else "")
@@ -143,6 +144,7 @@ def _payload(result: RehearseResult) -> dict[str, object]:
         "pause": result.pause,
         "stay": result.stay,
         "image_bytes": result.image_bytes,
+        "stored_bytes": result.stored_bytes,
         "totals": result.dumped.manifest.totals if result.dumped is not None else None,
         "image": result.kept,
         "moved_before": result.moving[0],

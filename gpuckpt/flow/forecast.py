@@ -32,6 +32,8 @@ ATTACH: Final = 0.4
 # phases that moved less say more about starting than about rates
 _WORTH: Final = 64 << 20
 ASSUMED: Final = "assumed"
+# a rehearsal in place locks and moves GPU bytes as a dump does, and writes nothing
+_LIKE_IT: Final = ("dump", "rehearse")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ def forecast(
     facts: DumpFacts, records: Iterable[Record] = (), write_speed: float | None = None
 ) -> Forecast:
     """Estimate what a dump of these facts takes; `write_speed` in bytes a second, if measured."""
-    past = tuple(one for one in records if one.operation == "dump" and one.outcome == DONE)
+    past = tuple(one for one in records if one.operation in _LIKE_IT and one.outcome == DONE)
     root = facts.tree.root
     mine = tuple(one for one in past if one.command == command(root.argv, root.comm))
     raw = Estimate(facts.image_bytes, "resident memory, GPU bytes, deleted files, plus 5 %")

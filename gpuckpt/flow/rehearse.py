@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from gpuckpt.errors import GpuckptError, NothingToRehearse, RehearsalFailed
 from gpuckpt.flow.dump import dump
+from gpuckpt.flow.forecast import forecast
+from gpuckpt.flow.history import DONE, History, Record, command
 from gpuckpt.flow.look import Sight, look, output_path
 from gpuckpt.flow.operation import Operation
 from gpuckpt.flow.recover import recover
@@ -91,7 +93,9 @@ def _in_place(
         raise
     with record.phase("settle", f"watching for {request.settle:g} s", stoppable=False):
         wrong = watch.afterwards(request.settle)
-    return RehearseResult(
+    history = History(operation.tools.state_dir)
+    stored = forecast(sight.facts, history.records()).stored
+    result = RehearseResult(
         pid=request.what.pid,
         pids=sight.tree.pids,
         cuda_pids=tuple(taking.cuda.pids),
@@ -103,6 +107,27 @@ def _in_place(
         receipt=record.receipt(),
         findings=tuple(one for one in sight.findings if not one.blocks),
         wrong=tuple(wrong),
+        stored_bytes=int(stored.value),
+        basis=stored.basis,
+    )
+    history.add(_record(sight, result))
+    return result
+
+
+def _record(sight: Sight, result: RehearseResult) -> Record:
+    root, failed = sight.tree.root, verdict(result)
+    return Record(
+        operation=result.receipt.operation,
+        started=result.receipt.started,
+        receipt=result.receipt,
+        command=command(root.argv, root.comm),
+        gpu_bytes=result.gpu_bytes,
+        processes=len(result.pids),
+        cuda=len(result.cuda_pids),
+        host=sight.host.hostname,
+        driver=sight.nvidia.driver if sight.nvidia else "",
+        pause=result.pause - result.stay,
+        outcome=failed.name if failed is not None else DONE,
     )
 
 

@@ -105,7 +105,8 @@ class RehearseResult:
     """What a rehearsal showed.
 
     `pause` is how long the job stood still. `image_bytes` is what an image is expected to hold
-    before compression, `dumped` tells what a real one held and `kept` where it is, if it is.
+    before compression, `stored_bytes` after it and `basis` what that rests on; `dumped` tells what
+    a real one held and `kept` where it is, if it is.
     `gpu_bytes` went away and came back. `moving` says whether the job used the CPU before and
     afterwards; `wrong` lists what is not as it was, blockers first.
     """
@@ -121,5 +122,7 @@ class RehearseResult:
     receipt: Receipt
     findings: tuple[Finding, ...]
     wrong: tuple[Finding, ...]
+    stored_bytes: int = 0
+    basis: str = ""
     dumped: DumpResult | None = None
     kept: Path | None = None

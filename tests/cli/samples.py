@@ -246,6 +246,8 @@ def rehearse_result(*wrong: Finding, dumped: DumpResult | None = None) -> Rehear
         receipt=Receipt("rehearse", "2026-07-14T03:02:11Z", 2.1, phases),
         findings=FINDINGS[2:3],
         wrong=wrong,
+        stored_bytes=8 * GIB,
+        basis="from 2 receipts",
         dumped=dumped,
         kept=IMAGE if dumped else None,
     )

@@ -42,6 +42,7 @@ RESULTS = {
         "pause",
         "stay",
         "image_bytes",
+        "stored_bytes",
         "totals",
         "image",
         "moved_before",
@@ -223,7 +224,7 @@ def test_a_rehearsal_tells_its_numbers(
 ) -> None:
     told = gpuckpt("rehearse", 4711).out
     assert "1.50 s (lock 0.100 s, gpu-out 0.600 s, gpu-in 0.700 s)" in told
-    assert "about 16.0 GiB before compression" in told
+    assert "about 16.0 GiB, 8.0 GiB of it stored (from 2 receipts)" in told
     monkeypatch.setattr("gpuckpt.flow.rehearse.rehearse", lambda *_: samples.REHEARSED_DUMP)
     told = gpuckpt("rehearse", 4711, "--dump", "--keep").out
     assert "every byte, kept as" in told

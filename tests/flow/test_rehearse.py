@@ -16,6 +16,7 @@ from gpuckpt.errors import (
 )
 from gpuckpt.events import Silent
 from gpuckpt.flow import gpu, sameness
+from gpuckpt.flow.history import History
 from gpuckpt.flow.interrupts import Interrupts
 from gpuckpt.flow.journal import Journal
 from gpuckpt.flow.rehearse import rehearse, verdict
@@ -59,6 +60,8 @@ def test_in_place_nothing_is_written(tmp_path: Path) -> None:
     assert result.pause >= 0.05
     assert (result.gpu_bytes, result.wrong) == (2 * GIB, ())
     assert "criu.dump" not in host.calls
+    (kept,) = History(tmp_path / "state").records()
+    assert (kept.operation, kept.outcome, kept.pause) == ("rehearse", "done", result.pause - 0.05)
     assert verdict(result) is None
 
 
