@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpuckpt.errors import (
     GpuckptError,
+    ImageError,
     RestoreFailed,
     Stopped,
     VerificationFailed,
@@ -161,23 +162,27 @@ class _Restore:
                 stop_fd=self.interrupts.fd,
                 deadline=deadline(raw),
                 stdin=0 if self.manifest.options.shell_job else None,
-                names=lambda: self._names(unpacker),
+                abort=unpacker.close,
+                names=self._names,
             )
             try:
                 self.tools.criu.restore(run)
-            except Stopped:
+            except (Stopped, ImageError):  # reading is what a signal cuts short
                 self.interrupts.check()
                 raise
             finally:
                 unpacker.close()
 
-    def _names(self, unpacker: Unpacker) -> Names:
+    def _names(self) -> Names:
         """Return names for what CRIU calls by numbers."""
         commands = {process.pid: process.comm for process in self.manifest.tree}
+        unpacker = Unpacker(self.image, workers=1)
         try:
             return recorded(commands, unpacker.read("files.img"))
         except GpuckptError:  # something else is worse: the failure is told without names
             return Names(processes=commands)
+        finally:
+            unpacker.close()
 
     def _approve(self) -> None:
         """Let the tasks run only if they are exactly what was dumped."""

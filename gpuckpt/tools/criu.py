@@ -96,8 +96,9 @@ class RestoreRun:
     """One restore: where images come from, and who decides.
 
     `approve` runs when all tasks stand, none of them having run yet; if it raises, they end.
-    `stdin` is the terminal that a shell job gets back, None where there is none. `names` explain
-    the numbers in CRIU's log, which may have `largest_log` bytes.
+    Every `send` ends soon once `abort` was called. `stdin` is the terminal that a shell job gets
+    back, None where there is none. `names` explain the numbers in CRIU's log, which may have
+    `largest_log` bytes.
     """
 
     work: Path
@@ -108,6 +109,7 @@ class RestoreRun:
     stop_fd: int
     deadline: float
     stdin: int | None = None
+    abort: Callable[[], None] = lambda: None
     names: Callable[[], Names] = Names
     largest_log: int = LARGEST_LOG
 
@@ -221,7 +223,7 @@ class Criu:
                 cure=RESTORE_CURE_SECONDS,
                 largest_log=run.largest_log,
             )
-            talk = Talk(serve, hook, verdict, lambda: None, watch)
+            talk = Talk(serve, hook, verdict, run.abort, watch)
             with kept(run.stdin):
                 self._run(["restore", "-d", "-S"], run.options, talk, run.stdin)
 

@@ -25,9 +25,8 @@ _MEMORY: Final = "Free memory, or raise the limit of the memory cgroup, and try 
 # what CRIU was about when it was ended, by the last thing it logged
 _STAGES: Final = (
     (r"\((flock|posix|ofd)\)flag", "it waited for a file lock that another process holds"),
-    (r"pie: .*(Preadv|returned 0|restorer|vdso)", "it was filling the job's memory"),
-    (r"Seiz|seiz|[Ff]reez|Collect", "it was stopping the job's processes"),
-    (r"[Pp]age|parasite|__fetched|Fetched", "it was reading the job's memory"),
+    (r"pie: |[Pp]age|parasite|etched", "it was moving the job's memory"),
+    (r"[Ss]eiz|[Ff]reez|Collect", "it was stopping the job's processes"),
     (r"script", "it waited for gpuckpt"),
 )
 

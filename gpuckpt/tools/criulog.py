@@ -36,7 +36,6 @@ _HARMLESS: Final = re.compile(
     r"exited, status=|(with|failed with) -1$"
 )
 _CLOSING: Final = re.compile(r"(Dumping|Restoring) FAILED")
-_SUCCESS: Final = re.compile(r"^\([\d.]+\) (Dumping|Restore) finished successfully")
 _TELLING: Final = re.compile(
     r"Error \(|Unable to interrupt task|Effective capability \d+ missing|unrecognized option"
 )
@@ -79,11 +78,6 @@ def read(log: Path, names: Names | None = None) -> Report:
                     hint = rule.hint.format(**said)
                     return Report(rule.sentence.format(**said), hint, _shown(lines, line))
     return Report("", "", _unknown(every, lines))
-
-
-def succeeded(log: Path) -> bool:
-    """Whether CRIU's closing line says so: a wrapper around it may lose its exit status."""
-    return any(_SUCCESS.search(line) for line in _text(log).splitlines()[-SHOWN_LINES:])
 
 
 def last_lines(log: Path) -> tuple[str, ...]:

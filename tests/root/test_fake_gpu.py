@@ -69,7 +69,9 @@ def test_a_job_that_the_driver_killed_is_not_called_running(stage: Stage) -> Non
     stage.driver.fault(job.pid, "lock", kill=signal.SIGKILL)
     done = stage.gpuckpt("dump", job.pid, "-o", stage.place.folder / "image")
     assert (done.code, done.error) == (10, "undo_incomplete")
-    assert "killed the process during lock" in done.json["error"]["message"]
+    error = done.json["error"]
+    assert f"killed process {job.pid} during lock" in error["message"]
+    assert [(one["pid"], one["exists"]) for one in error["processes"]] == [(job.pid, False)]
 
 
 @pytest.mark.parametrize("state", [CudaState.LOCKED, CudaState.CHECKPOINTED])

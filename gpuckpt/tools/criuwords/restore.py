@@ -108,7 +108,7 @@ IMAGES: Final = (
     ),
     Rule(
         r"Unexpected EOF( on \(empty-image\))?$|Can't open core data for (?P<pid>\d+)|"
-        r"Img trimmed|Reached EOF unexpectedly",
+        r"Img trimmed",
         "an image file that CRIU needs is missing or empty",
         "Check the image with `gpuckpt verify`.",
     ),
@@ -120,7 +120,7 @@ IMAGES: Final = (
     Rule(
         r"Can't read pages data|Can't read (mapping page|pagemap)|Can't read async pr bytes|"
         r"Page read err|Page entry address|Missing \S+ in parent pagemap|"
-        r"Wanted to restore \d+ bytes|Out of order read completed",
+        r"Wanted to restore \d+ bytes|Out of order read completed|Reached EOF unexpectedly",
         "the memory pages of {who} are missing, cut short or unreadable",
         "Check the image with `gpuckpt verify`.",
     ),

@@ -92,14 +92,6 @@ def test_no_log_is_no_reason_to_fail(tmp_path: Path) -> None:
     assert criulog.read(tmp_path / "missing") == criulog.Report("", "", ())
 
 
-def test_the_closing_line_tells_success(tmp_path: Path) -> None:
-    log = tmp_path / "dump.log"
-    log.write_text(f"{HARMLESS}(00.071899) Dumping finished successfully\n")
-    assert criulog.succeeded(log)
-    log.write_text("(00.1) Error (criu/cr-dump.c:1975): Dumping FAILED.\n")
-    assert not criulog.succeeded(log)
-
-
 def test_the_middle_of_a_flooded_log_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,275 @@
+"""CRIU that ends badly, past all our gates: its words, its deadline, its log, its own death.
+
+Here CRIU is driven by tools/criu alone, so that a dump or restore goes on where a plan or a gate
+would have stopped it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuckpt.errors import DumpFailed, GpuckptError, RestoreFailed
+from gpuckpt.tools.criu import CriuOptions, DumpRun, RestoreRun, find
+from gpuckpt.tools.criunames import recorded, seen
+from gpuckpt.tools.proc import Proc
+from gpuckpt.tools.run import Runner
+from tests.root.harness import PATIENCE, exists, state_of, wait_for
+from tests.targets import target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.root
+
+
+@dataclass
+class Driven:
+    """One job's dump and restore by CRIU alone, its images raw in a folder."""
+
+    folder: Path
+    images: Path = field(init=False)
+    run: int = 0
+
+    def __post_init__(self) -> None:  # noqa: D105
+        self.images = self.folder / "images"
+        self.images.mkdir()
+
+    def work(self) -> Path:
+        self.run += 1
+        made = self.folder / f"work{self.run}"
+        made.mkdir(mode=0o700)
+        return made
+
+    def store(self, name: str, fd: int) -> None:
+        with (self.images / name).open("wb") as file:
+            while data := os.read(fd, 1 << 20):
+                file.write(data)
+
+    def send(self, name: str, fd: int) -> None:
+        with suppress(BrokenPipeError), os.fdopen(os.dup(fd), "wb") as pipe:
+            pipe.write((self.images / name).read_bytes())
+
+    def dump(self, pid: int, *, running: bool, options: CriuOptions, **changes: object) -> Path:
+        """Dump the tree; return CRIU's work folder."""
+        look = Proc().look(Proc().tree(pid))
+        run = DumpRun(
+            pid=pid,
+            work=self.work(),
+            store=self.store,
+            abort=lambda: None,
+            commit=lambda: None,
+            options=options,
+            leave_running=running,
+            stop_fd=os.eventfd(0),
+            deadline=PATIENCE,
+            names=lambda: seen(look),
+        )
+        find(Runner()).dump(replace(run, **changes))  # type: ignore[arg-type]
+        return run.work
+
+    def restore(self, options: CriuOptions | None = None, **changes: object) -> None:
+        """Restore what was dumped."""
+        files = (self.images / "files.img").read_bytes()
+        run = RestoreRun(
+            work=self.work(),
+            has=lambda name: (self.images / name).exists(),
+            send=self.send,
+            approve=lambda: None,
+            options=options or CriuOptions(),
+            stop_fd=os.eventfd(0),
+            deadline=PATIENCE,
+            names=lambda: recorded({}, files),
+        )
+        find(Runner()).restore(replace(run, **changes))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def driven(tmp_path: Path) -> Driven:
+    return Driven(tmp_path)
+
+
+def failure(kind: type[GpuckptError], act: Callable[[], object]) -> GpuckptError:
+    """Return the error that something must end in; its log and lines are there."""
+    with pytest.raises(kind) as caught:
+        act()
+    assert caught.value.log is not None
+    assert caught.value.excerpt
+    return caught.value
+
+
+DEVICE = "import os; f = os.open('/dev/fuse', os.O_RDWR)"
+RING = "import ctypes; ctypes.CDLL(None).syscall(425, 4, ctypes.create_string_buffer(120))"
+TCP = """
+import socket; s = socket.create_server(('127.0.0.1', 0))
+c = socket.create_connection(s.getsockname()); d, _ = s.accept()
+"""
+LOCK = "import fcntl; f = open('x', 'w'); fcntl.flock(f, fcntl.LOCK_EX)"
+GHOST = "import os; f = open('x', 'w'); f.write('x' * 9999); f.flush(); os.unlink('x')"
+REFUSALS = {
+    "device": (DEVICE, ["process {pid} (python", "descriptor 3 (/dev/fuse)"]),
+    "ring": (RING, ["process {pid} (python", "descriptor 3 (anon_inode:[io_uring])"]),
+    "tcp": (TCP, ["process {pid} (python", "127.0.0.1:", " connected to 127.0.0.1:"]),
+    "lock": (LOCK, ["file locks", "{folder}/x (process {pid}, descriptor 3)"]),
+    "ghost": (GHOST, ["{folder}/x", "12288 bytes"]),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_a_refused_dump_names_process_and_object(driven: Driven, case: str) -> None:
+    code, said = REFUSALS[case]
+    options = CriuOptions(ghost_limit=4096)
+    with target(driven.folder, code) as pid:
+        why = failure(DumpFailed, lambda: driven.dump(pid, running=True, options=options))
+        for words in said:
+            assert words.format(pid=pid, folder=driven.folder) in why.message
+        assert state_of(pid) == "S"
+
+
+FILES = """
+import os, socket
+data = open('data', 'w+'); data.write('x'); data.flush()
+s = socket.create_server(('127.0.0.1', {port}))
+"""
+
+
+def test_refused_restores_name_what_is_in_the_way(driven: Driven) -> None:
+    """One image, and one thing after the other that is not as it was."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with target(driven.folder, FILES.format(port=port)) as pid:
+        driven.dump(pid, running=False, options=CriuOptions())
+    wait_for("the pid is free", lambda: not exists(pid))
+    data, core = driven.folder / "data", driven.images / f"core-{pid}.img"
+    pages = driven.images / "pages-1.img"
+
+    def refused() -> str:
+        with ended(pid):
+            return failure(RestoreFailed, driven.restore).message
+
+    data.write_text("longer")
+    assert f"{data} has 6 bytes; it had 1" in refused()
+    data.unlink()
+    assert f"{data}, which process {pid}" in refused()
+    data.write_text("x")
+    with socket.create_server(("127.0.0.1", port)):
+        assert f"tcp 127.0.0.1 port {port}" in refused()
+    with as_it_was(core):
+        core.write_bytes(core.read_bytes()[:-10])
+        assert "cut short" in refused()
+        core.write_bytes(b"")
+        assert "missing or empty" in refused()
+    with as_it_was(pages):
+        os.truncate(pages, pages.stat().st_size - 4096)
+        assert f"the memory pages of process {pid}" in refused()
+    with ended(pid):
+        driven.restore()
+
+
+def test_a_restore_that_hangs_ends_by_its_deadline_or_its_log(driven: Driven) -> None:
+    """Whatever keeps it: here it waits for memory pages that never come."""
+    with target(driven.folder, "") as pid:
+        driven.dump(pid, running=False, options=CriuOptions())
+    wait_for("the pid is free", lambda: not exists(pid))
+
+    def hang(**limits: object) -> GpuckptError:
+        over = threading.Event()
+
+        def send(name: str, fd: int) -> None:
+            if name.startswith("pages-"):
+                assert over.wait(PATIENCE), "nobody ended the wait"
+            else:
+                driven.send(name, fd)
+
+        with ended(pid):
+            return failure(
+                RestoreFailed, lambda: driven.restore(send=send, abort=over.set, **limits)
+            )
+
+    why = hang(deadline=1.0)
+    assert "its deadline of 1 s" in why.message
+    assert "it was moving the job's memory" in why.message
+    assert "flooded its log" in hang(largest_log=4096).message
+
+
+def test_a_criu_that_is_killed_says_by_what(driven: Driven) -> None:
+    """And the job, which it had frozen, goes on."""
+    with target(driven.folder, "b = bytearray(b'ab' * (50 << 20))") as pid:
+
+        def kill(name: str, fd: int) -> None:
+            if name.startswith("pages"):
+                os.kill(criu_of(pid), signal.SIGKILL)
+            driven.store(name, fd)
+
+        options = CriuOptions()
+        dump = lambda: driven.dump(pid, running=True, options=options, store=kill)  # noqa: E731
+        assert (
+            "CRIU was ended by SIGKILL, which gpuckpt did not send"
+            in failure(DumpFailed, dump).message
+        )
+        wait_for("the job is let go", lambda: state_of(pid) == "S")
+
+
+WRAPPER = """#!/bin/sh
+"{criu}" "$@"
+status=$?
+[ "$1" = --version ] && exit $status
+exit 5
+"""
+
+
+def test_a_wrapper_that_makes_up_a_status_is_told(
+    driven: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is never asked for one: CRIU itself must be at the other end of the stream."""
+    wrapper = driven.folder / "criu"
+    wrapper.write_text(WRAPPER.format(criu=os.environ["GPUCKPT_CRIU"]))
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("GPUCKPT_CRIU", str(wrapper))
+    with target(driven.folder, "") as pid:
+        with pytest.raises(DumpFailed, match="in place of CRIU") as caught:
+            driven.dump(pid, running=True, options=CriuOptions())
+        assert "GPUCKPT_CRIU" in caught.value.hint
+        wait_for("the job is let go", lambda: state_of(pid) == "S")
+
+
+def criu_of(pid: int) -> int:
+    """Return the pid of the CRIU that dumps a process."""
+    for folder in Path("/proc").iterdir():
+        with suppress(OSError):
+            if f"-t\0{pid}\0".encode() in (folder / "cmdline").read_bytes():
+                return int(folder.name)
+    raise AssertionError(f"no CRIU works on {pid}")
+
+
+@contextmanager
+def as_it_was(path: Path) -> Iterator[None]:
+    """Give a file its content back."""
+    whole = path.read_bytes()
+    yield
+    path.write_bytes(whole)
+
+
+@contextmanager
+def ended(pid: int) -> Iterator[None]:
+    """End what a restore has made, wholly or half, and wait for it as its parent."""
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+        def gone() -> bool:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+            return not exists(pid)
+
+        wait_for(f"pid {pid} is gone", gone)
