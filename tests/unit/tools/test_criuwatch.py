@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuckpt.errors import DumpFailed, WriteFailed
+from gpuckpt.errors import DumpFailed, RestoreFailed, WriteFailed
 from gpuckpt.tools.criuend import Watch
-from gpuckpt.tools.criuwatch import Hook, Talk, _decide
+from gpuckpt.tools.criuwatch import Hook, Talk, _decide, _ends_within, _too_large
+from gpuckpt.tools.run import Command, Runner
 from gpuckpt.tools.streamer import Capture
 
 if TYPE_CHECKING:
@@ -57,3 +58,17 @@ def test_a_signal_ends_a_verdict_that_waits_for_the_disk(tmp_path: Path, stop: i
         raise WriteFailed("writing the image was stopped")
 
     assert isinstance(ask(tmp_path, verdict, aborted.set, stop), WriteFailed)
+
+
+@pytest.mark.programs
+def test_a_log_is_cut_while_its_criu_is_ended(tmp_path: Path, stop: int) -> None:
+    """Three gigabytes a minute were seen, and an end that takes half a minute."""
+    log = tmp_path / "restore.log"
+    watch = Watch(log, stop, PATIENCE, RestoreFailed, largest_log=2 << 20)
+    flood = f"while sleep 0.01; do head -c 500000 /dev/zero >>{log}; done"
+    with Runner().start(Command(("/bin/sh", "-c", flood))) as child:
+        assert not _ends_within(child, watch, 1.0)
+        child.kill()
+        child.wait()
+    assert log.stat().st_size < 30 << 20
+    assert _too_large(watch) == (log.stat().st_size > 2 << 20)
