@@ -35,6 +35,10 @@ def outcome(seen: Preview, force: Iterable[str] = ()) -> Outcome:
             "totals": seen.manifest.totals,
             "memory_needed": seen.memory,
             "memory_available": seen.facts.host.memory_available,
+            "forecast": {
+                "seconds": seen.forecast.seconds,
+                "parts": {"criu": seen.forecast.criu, "gpu-in": seen.forecast.gpu_in},
+            },
             "findings": seen.findings,
         },
         page=Page(_verdict(seen), Tone.GOOD if seen.error is None else Tone.BAD, tuple(blocks)),
@@ -64,3 +68,8 @@ def _rows(seen: Preview) -> Iterator[tuple[str, str]]:
     yield "size", describe.sizes(manifest)
     have = units.size(host.memory_available)
     yield "memory", f"{units.size(seen.memory)} needed, {have} available"
+    known = seen.forecast
+    parts = f"CRIU {units.seconds(known.criu.value)} ({known.criu.basis})"
+    if known.gpu_in.value:
+        parts += f", GPU {units.seconds(known.gpu_in.value)} ({known.gpu_in.basis})"
+    yield "forecast", f"{units.seconds(known.seconds)} until it runs: {parts}"

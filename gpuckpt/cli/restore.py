@@ -77,6 +77,9 @@ def outcome(result: RestoreResult, job_exit: int | None = None) -> Outcome:
         ("image", str(result.image)),
         ("took", units.seconds(result.receipt.seconds)),
     ]
+    if result.progress:
+        said = {"ran": "has used CPU time since", "idle": "has slept since: it may be waiting"}
+        rows.append(("progress", said[result.progress]))
     rows += [("gpu", f"{old} is now {new}") for old, new in result.gpu_map.items() if old != new]
     warnings = (Findings(result.findings),) if result.findings else ()
     payload: dict[str, object] = {
@@ -84,6 +87,7 @@ def outcome(result: RestoreResult, job_exit: int | None = None) -> Outcome:
         "root_pid": result.root_pid,
         "pids": result.pids,
         "gpu_map": result.gpu_map,
+        "progress": result.progress,
         "findings": result.findings,
         "receipt": result.receipt,
     }

@@ -1,4 +1,4 @@
-"""What a dump will take, before it is begun: every number with what it rests on.
+"""What a dump or a restore will take, before it is begun: every number with what it rests on.
 
 Pure: from the facts of a look, a measured write speed, and the records of earlier operations.
 """
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from gpuckpt.flow.facts import DumpFacts
     from gpuckpt.flow.history import Record
+    from gpuckpt.image.manifest import Manifest
     from gpuckpt.model import Phase
 
 # what one H200 host did (driver 580.159): GPU copies are bound by the first touch of host memory
@@ -22,6 +23,8 @@ GPU_OUT: Final = 1.6e9  # bytes a second
 # one core compresses and hashes about this much; CRIU's own thread gives no more than the second
 STREAM_PER_CORE: Final = 0.4e9
 STREAM_MOST: Final = 3.1e9
+GPU_IN: Final = 3.7e9
+READ_MOST: Final = 1.6e9
 LOCK_ONE: Final = 0.1  # seconds
 # ranks that wait for each other are locked in rounds: 1 to 6 were seen
 LOCK_MANY: Final = 1.5
@@ -112,6 +115,32 @@ def forecast(
         inodes_free=place.free_inodes if place else None,
         filesystem=place.filesystem if place else "",
         network=place.network if place else False,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """What a restore will take: `criu` reads the image, `gpu_in` is the driver's part."""
+
+    criu: Estimate
+    gpu_in: Estimate
+
+    @property
+    def seconds(self) -> float:
+        """How long it takes until the job runs again; the look afterwards is not counted."""
+        return self.criu.value + self.gpu_in.value
+
+
+def returning(manifest: Manifest, cores: int, records: Iterable[Record] = ()) -> Return:
+    """Estimate what the restore of an image takes on a host with so many cores."""
+    past = tuple(one for one in records if one.operation == "restore" and one.outcome == DONE)
+    held = sum(use.bytes for use in manifest.nvidia.uses) if manifest.nvidia else 0
+    rate = min(READ_MOST, STREAM_PER_CORE * cores)
+    return Return(
+        criu=_moving(manifest.totals.raw, _rate("criu", past), rate),
+        gpu_in=_moving(held, _rate("gpu-in", past), GPU_IN)
+        if held
+        else Estimate(0.0, "no GPU bytes"),
     )
 
 

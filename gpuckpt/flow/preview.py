@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import ImageDamaged, ImageUntrusted
+from gpuckpt.flow.forecast import Return, returning
+from gpuckpt.flow.history import History
 from gpuckpt.flow.target.facts import TargetFacts, gather
 from gpuckpt.flow.target.judge import judge, refusal
 from gpuckpt.flow.target.room import memory_needed
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 class Preview:
     """What was found; `error` is the refusal that a restore would end in, None if it would begin.
 
-    `age` are the seconds since the dump; `same_host` whether this is the very boot it ran on, and
+    `age` are the seconds since the dump; `same_boot` whether this is the very boot it ran on, and
     `memory` the bytes of host memory a restore needs.
     """
 
@@ -40,6 +42,7 @@ class Preview:
     age: float
     same_boot: bool
     memory: int
+    forecast: Return
 
 
 def preview(
@@ -67,6 +70,7 @@ def preview(
         age=_age(manifest.created),
         same_boot=manifest.host.boot_id == facts.host.boot_id,
         memory=memory_needed(manifest),
+        forecast=returning(manifest, facts.host.cpu_count, History(tools.state_dir).records()),
     )
 
 

@@ -23,6 +23,7 @@ from gpuckpt.image.outside import (
     ListenerRecord,
     LockRecord,
     Outside,
+    PipeRecord,
     PythonRecord,
     RemapRecord,
 )
@@ -151,6 +152,8 @@ def _process(tools: Toolbox, process: Process, dumped: Dumped) -> ProcessRecord:
         bounding=around.bounding,
         huge_pages=around.huge_pages,
         parent_death=_parent_death(process, dumped),
+        layout=around.layout,
+        clock=around.clock,
     )
 
 
@@ -214,6 +217,10 @@ def _outside(tools: Toolbox, dumped: Dumped) -> Outside:
             RemapRecord(path=one.path, name=one.name, linked=one.linked) for one in opened.remaps
         ),
         pythons=_pythons(tools, dumped.tree),
+        pipes=tuple(
+            PipeRecord(pid=one.pid, fd=one.fd, writes=one.writes, holder=one.holder.comm)
+            for one in dumped.sight.facts.look.pipes
+        ),
     )
 
 

@@ -74,7 +74,10 @@ class RestoreRequest:
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
-    """What came of a restore; `gpu_map` is empty if every GPU was the same."""
+    """What came of a restore; `gpu_map` is empty if every GPU was the same.
+
+    `progress` says whether the job has used CPU time since: ran or idle.
+    """
 
     image: Path
     root_pid: int
@@ -82,6 +85,7 @@ class RestoreResult:
     receipt: Receipt
     findings: tuple[Finding, ...]
     gpu_map: dict[str, str]
+    progress: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,6 +127,7 @@ class _Restore:
             receipt=self.record.receipt(),
             findings=tuple(self.findings),
             gpu_map=self.map,
+            progress=self.proof.progress,
         )
 
     def _remember(self) -> None:
@@ -217,10 +218,18 @@ class _Restore:
             self._judge(proof.look())
             step.say(f"settling for {self.request.settle:g} s")
             self._judge(proof.settle(self.request.settle))
+            self._doubt(proof)
         if self.request.probe:
             with self.record.phase("probe", self.request.probe):
                 self._judge(proof.probe(self.request.probe, self.request.probe_timeout))
         self.interrupts.check()
+
+    def _doubt(self, proof: Proof) -> None:
+        """Add what may be wrong to the result, each thing once."""
+        if self.request.stays:  # then we are its parent, and wait for it
+            proof.doubts = [one for one in proof.doubts if one.id != "parent-does-not-wait"]
+        known = {(one.id, one.object, one.pid) for one in self.findings}
+        self.findings += [one for one in proof.doubts if (one.id, one.object, one.pid) not in known]
 
     def _judge(self, wrong: list[Finding]) -> None:
         if not wrong:
@@ -229,7 +238,7 @@ class _Restore:
         if kept:
             self.undo.keep()
         raise VerificationFailed(
-            f"the job was restored but did not pass: {wrong[0].reason}",
+            f"the job was restored but did not pass: {wrong[0].reason.removesuffix('.')}",
             hint=KEPT if kept else ENDED,
             findings=wrong,
         )

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gpuckpt.tools.locks import FileLock
     from gpuckpt.tools.look import Look
     from gpuckpt.tools.net import PortState
+    from gpuckpt.tools.signs import Signs
     from gpuckpt.tools.surroundings import Surroundings
     from gpuckpt.tools.units import Unit
 
@@ -64,6 +65,15 @@ class ProcTool(Protocol):
 
     def surroundings(self, pid: int) -> Surroundings:
         """Return what a process lives in that no image carries."""
+
+    def signs(self, pid: int) -> Signs | None:
+        """Return a process's signs of life, None if it is gone."""
+
+    def copies(self, argv: tuple[str, ...], cwd: str, since: float) -> tuple[int, ...]:
+        """Return processes with this command line and folder, started at `since` or later."""
+
+    def neglected(self, parent: int) -> frozenset[int]:
+        """Return the zombies that a process has not waited for."""
 
     def cuda_candidates(self, pids: Iterable[int]) -> tuple[int, ...]:
         """Return those processes that are worth asking the driver about."""
@@ -203,8 +213,8 @@ class NetTool(Protocol):
     def port(self, protocol: str, address: str, port: int) -> PortState:
         """Say whether `address`:`port` could be bound now."""
 
-    def holders(self, protocol: str, port: int) -> tuple[int, ...]:
-        """Return the processes that hold a socket with this local port."""
+    def holders(self, protocol: str, port: int, *, listening: bool = ...) -> tuple[int, ...]:
+        """Return the processes that hold, or listen on, a socket with this local port."""
 
     def free_connections(self, pids: Iterable[int], log: Path) -> None:
         """Undo what a CRIU that was killed has left on TCP connections; OSError if refused."""

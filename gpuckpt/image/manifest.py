@@ -97,6 +97,8 @@ class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
     bounding: int = 0
     huge_pages: int = 0
     parent_death: int = 0
+    layout: tuple[int, ...] = ()
+    clock: float = 0.0
 
 
 class DumpOptions(msgspec.Struct, frozen=True, kw_only=True):

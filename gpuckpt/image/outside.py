@@ -62,6 +62,15 @@ class PythonRecord(msgspec.Struct, frozen=True, kw_only=True):
     packages: tuple[str, ...]
 
 
+class PipeRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A pipe whose other end somebody outside of the tree had: it comes back without him."""
+
+    pid: int
+    fd: int
+    writes: bool
+    holder: str
+
+
 class Outside(msgspec.Struct, frozen=True, kw_only=True):
     """What the tree uses that is not in the image.
 
@@ -77,3 +86,4 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
     locks: tuple[LockRecord, ...] = ()
     remaps: tuple[RemapRecord, ...] = ()
     pythons: tuple[PythonRecord, ...] = ()
+    pipes: tuple[PipeRecord, ...] = ()

@@ -16,7 +16,8 @@ from gpuckpt.tools.procfs import numbers, read, text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_LOCAL, _INODE = 1, 9  # columns of /proc/net/tcp
+_LOCAL, _STATE, _INODE = 1, 3, 9  # columns of /proc/net/tcp
+_LISTENING = "0A"
 
 
 class PortState(StrEnum):
@@ -62,9 +63,13 @@ class Net:
         """
         connections.free(pids, log)
 
-    def holders(self, protocol: str, port: int) -> tuple[int, ...]:
-        """Return the processes that hold a socket with this local port, those we may look into."""
-        wanted = {f"socket:[{inode}]" for inode in self._inodes(protocol, port)}
+    def holders(self, protocol: str, port: int, *, listening: bool = False) -> tuple[int, ...]:
+        """Return the processes that hold a socket with this local port, those we may look into.
+
+        With `listening` only TCP sockets count that wait for connections.
+        """
+        inodes = self._inodes(protocol, port, listening=listening and protocol == "tcp")
+        wanted = {f"socket:[{inode}]" for inode in inodes}
         found: list[int] = []
         for pid in numbers(self._proc) if wanted else ():
             with suppress(OSError):
@@ -76,12 +81,14 @@ class Net:
         """Whether a process holds a TCP socket with this local port."""
         return next(self._inodes("tcp", port), None) is not None
 
-    def _inodes(self, protocol: str, port: int) -> Iterator[str]:
+    def _inodes(self, protocol: str, port: int, *, listening: bool = False) -> Iterator[str]:
         """Go through the sockets with this local port: closed ones have no inode."""
         ending = f":{port:04X}"
         for table in (protocol, f"{protocol}6"):
             for line in text(read(self._proc / "net" / table) or b"").splitlines()[1:]:
                 fields = line.split(None, _INODE + 1)
+                if listening and fields[_STATE] != _LISTENING:
+                    continue
                 if fields[_LOCAL].endswith(ending) and fields[_INODE] != "0":
                     yield fields[_INODE]
 

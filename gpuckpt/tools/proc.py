@@ -32,6 +32,7 @@ from gpuckpt.tools.procfs import (
     stats,
     text,
 )
+from gpuckpt.tools.signs import Signs, copies, neglected, signs
 from gpuckpt.tools.surroundings import Surroundings, surroundings
 
 if TYPE_CHECKING:
@@ -160,6 +161,18 @@ class Proc:
     def surroundings(self, pid: int) -> Surroundings:
         """Return what a process lives in that no image carries; see tools/surroundings.py."""
         return surroundings(self.root, pid)
+
+    def signs(self, pid: int) -> Signs | None:
+        """Return a process's signs of life, None if it is gone."""
+        return signs(self.root, pid)
+
+    def copies(self, argv: tuple[str, ...], cwd: str, since: float) -> tuple[int, ...]:
+        """Return processes with this command line and folder, started at `since` or later."""
+        return tuple(copies(self.root, argv, cwd, since))
+
+    def neglected(self, parent: int) -> frozenset[int]:
+        """Return the zombies that a process has not waited for."""
+        return neglected(self.root, parent)
 
     def cuda_candidates(self, pids: Iterable[int]) -> tuple[int, ...]:
         """Return those that hold a GPU device or map libcuda: worth asking the driver about.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 _PYTHON: Final = re.compile(r"python[0-9.]*[a-z]*$")
 _PACKAGES: Final = ("lib/python*/site-packages", "lib/python*/dist-packages")
+# of /proc/PID/stat, counted from the state: startcode, startstack, start_data, start_brk,
+# arg_start and env_start
+_PLACES: Final = (23, 25, 42, 44, 45, 47)
 _UNLABELLED: Final = frozenset({"", "unconfined", "kernel"})
 
 
@@ -29,7 +33,8 @@ class Surroundings:
     `cgroup` is the memory controller's group or that of version 2; `label` what a security module
     holds it under, "" if nothing does. `permitted` and `bounding` are sets of capabilities, by
     bit. `huge_pages` are bytes from the pool; `python` the prefix of its interpreter, "" if it is
-    none.
+    none. `layout` says where its program, stack, arguments and environment lie, which no second
+    start repeats; `clock` is its CLOCK_MONOTONIC in seconds.
     """
 
     root: str = "/"
@@ -39,6 +44,8 @@ class Surroundings:
     bounding: int = 0
     huge_pages: int = 0
     python: str = ""
+    layout: tuple[int, ...] = ()
+    clock: float = 0.0
 
 
 def surroundings(root: Path, pid: int) -> Surroundings:
@@ -54,6 +61,8 @@ def surroundings(root: Path, pid: int) -> Surroundings:
         bounding=int(status.get("CapBnd", "0"), 16),
         huge_pages=kibibytes(status, "HugetlbPages"),
         python=_prefix(folder),
+        layout=_layout(_soft(f"{folder}/stat")),
+        clock=max(0.0, time.monotonic() - _offset(f"{root}/self") + _offset(folder)),
     )
 
 
@@ -68,6 +77,21 @@ def packages(prefix: str) -> tuple[str, ...] | None:
         for entry in folder.glob("*.dist-info")
     )
     return tuple(sorted(set(found)))
+
+
+def _layout(stat: bytes) -> tuple[int, ...]:
+    """Read where things lie from a stat file; all zero where this process may not see it."""
+    fields = stat.rpartition(b") ")[2].split()
+    return tuple(int(fields[at]) for at in _PLACES) if len(fields) > max(_PLACES) else ()
+
+
+def _offset(folder: str) -> float:
+    """Return by how much the monotonic clock of a process is off that of the host."""
+    for line in _soft(f"{folder}/timens_offsets").splitlines():
+        words = line.split()
+        if words[:1] == [b"monotonic"]:
+            return int(words[1]) + int(words[2]) / 1e9
+    return 0.0
 
 
 def label(folder: str) -> str:

@@ -76,7 +76,7 @@ RESULTS = {
         "findings",
         "receipt",
     },
-    "restore": {"image", "root_pid", "pids", "gpu_map", "findings", "receipt"},
+    "restore": {"image", "root_pid", "pids", "gpu_map", "findings", "progress", "receipt"},
     "verify": {"image", "image_id", "files", "bytes", "raw_bytes", "seconds"},
     "show": {"path", "unknown_needs", "manifest"},
     "jobs": {"jobs"},

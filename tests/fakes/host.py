@@ -32,6 +32,7 @@ from gpuckpt.tools.destination import Place
 from gpuckpt.tools.files import HostFile
 from gpuckpt.tools.look import Look, Task
 from gpuckpt.tools.net import PortState
+from gpuckpt.tools.signs import Signs
 from gpuckpt.tools.surroundings import Surroundings
 from tests.fakes import criuimages
 
@@ -104,11 +105,11 @@ class FakeHost:
     strangers: dict[int, int] = field(default_factory=dict)
     boot_id: str = "boot"
     around_of: dict[int, Surroundings] = field(default_factory=dict)
+    ran: dict[int, int] = field(default_factory=dict)
     missing: set[str] = field(default_factory=set)
     ports: dict[int, list[PortState]] = field(default_factory=dict)
     port_holders: dict[int, tuple[int, ...]] = field(default_factory=dict)
     packages: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    ran: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def with_job(cls, cuda: int = 2, plain: int = 1) -> FakeHost:
@@ -196,6 +197,21 @@ class _Proc:
 
     def pids(self) -> tuple[int, ...]:
         return tuple(self.host.processes)
+
+    def signs(self, pid: int) -> Signs | None:
+        one = self.host.processes.get(pid)
+        return one and Signs(self.host.ran.get(pid, 0), dict.fromkeys(one.threads, one.state))
+
+    def copies(self, argv: tuple[str, ...], cwd: str, since: float) -> tuple[int, ...]:
+        del since
+        return tuple(
+            pid for pid, one in self.host.processes.items() if (one.argv, one.cwd) == (argv, cwd)
+        )
+
+    def neglected(self, parent: int) -> frozenset[int]:
+        return frozenset(
+            pid for pid, one in self.host.processes.items() if one.zombie and one.ppid == parent
+        )
 
     def surroundings(self, pid: int) -> Surroundings:
         return self.host.around_of.get(pid, Surroundings())
@@ -497,8 +513,8 @@ class _Net:
         states = self.host.ports.get(port, [PortState.FREE])
         return states.pop(0) if len(states) > 1 else states[0]
 
-    def holders(self, protocol: str, port: int) -> tuple[int, ...]:
-        del protocol
+    def holders(self, protocol: str, port: int, *, listening: bool = False) -> tuple[int, ...]:
+        del protocol, listening
         return self.host.port_holders.get(port, ())
 
     def free_connections(self, pids: Iterable[int], log: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -180,3 +182,30 @@ def test_another_restore_is_named(dumped: tuple[Path, FakeHost], tmp_path: Path)
     assert [(one.id, one.object) for one in found if one.id == "another-restore"] == [
         ("another-restore", "/other")
     ]
+
+
+def test_a_job_that_cannot_run_is_told(dumped: tuple[Path, FakeHost], tmp_path: Path) -> None:
+    """Every thread of one waits in the kernel without end: it is alive, and that proves little."""
+    image, host = dumped
+    stuck = ROOT_PID + 1
+    host.restored[stuck] = replace(host.restored[stuck], state="D")
+    tools = host.toolbox(tmp_path / "state")
+    result = restore(tools, RestoreRequest(image, settle=0.0), Silent(), Interrupts())
+    found = {one.id: one for one in result.findings}
+    assert found["no-progress"].pid == stuck
+    assert "driver call" in found["no-progress"].reason
+    assert result.progress == "idle"
+
+
+def test_a_parent_that_waits_for_nobody(dumped: tuple[Path, FakeHost], tmp_path: Path) -> None:
+    """Its zombies are there before and after; with --wait we are the parent and it is no matter."""
+    image, host = dumped
+    for wait_too in (False, True):
+        host.processes = {1: process(1, 0, comm="sleep"), 50: process(50, 1, state="Z")}
+        host.processes[os.getpid()] = process(os.getpid())
+        host.cuda.clear()
+        host.boot_id = f"another {wait_too}"
+        request = RestoreRequest(image, settle=0.0, stays=wait_too)
+        result = restore(host.toolbox(tmp_path / "state"), request, Silent(), Interrupts())
+        told = [one.object for one in result.findings if one.id == "parent-does-not-wait"]
+        assert told == ([] if wait_too else ["pid 1 (sleep)"])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import HostUnfit
+from gpuckpt.flow import doubts
 from gpuckpt.flow.journal import Journal
 from gpuckpt.flow.ledger import Ledger
 from gpuckpt.flow.memory import holders, memory_need
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from gpuckpt.flow.toolbox import Toolbox
     from gpuckpt.image.manifest import Manifest
     from gpuckpt.image.outside import ListenerRecord, LockRecord, RemapRecord
-    from gpuckpt.model import HostFacts, NvidiaFacts, Process, Version
+    from gpuckpt.model import Finding, HostFacts, NvidiaFacts, Process, Version
     from gpuckpt.tools.files import HostFile
 
 
@@ -46,9 +47,10 @@ class TargetFacts:
     names, `makeable` those that CRIU makes itself if they are missing. `locked` are files whose
     locks others have, with the pid and name of one of these. `taken` are the job's numbers in
     use, with their users. `running` are processes of this very job that are alive, from
-    before the dump or from an earlier restore, which `restored` tells of. `others` are restores of
-    other images going on now. `gpu_short` has the GPUs with too little memory: the bytes needed,
-    and who holds it, in words. `stays`: gpuckpt will be the job's parent to the end.
+    before the dump or from an earlier restore, which `restored` tells of; `copies` tell of others
+    that look like it. `others` are restores of other images going on now. `gpu_short` has the GPUs
+    with too little memory: the bytes needed, and who holds it, in words. `stays`: gpuckpt will be
+    the parent of the job to its end.
     """
 
     host: HostFacts
@@ -67,6 +69,7 @@ class TargetFacts:
     addresses: Mapping[str, bool] = field(default_factory=dict)
     gpu_short: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     terminal: bool = False
+    copies: tuple[Finding, ...] = ()
     restored: Restored | None = None
     running: frozenset[int] = frozenset()
     others: tuple[Entry, ...] = ()
@@ -85,6 +88,7 @@ def gather(tools: Toolbox, manifest: Manifest, *, stays: bool = False) -> Target
     names = [name for one in outside.remaps for name in (one.name, one.path, fake_link(one))]
     # a name that begins with @ is no path: whether somebody has it, only a connection would show
     names += [name for name in outside.servers if name.startswith("/")]
+    running = _running(tools, manifest, host.boot_id, restored)
     facts = TargetFacts(
         host=host,
         own=tools.proc.surroundings(os.getpid()),
@@ -101,7 +105,8 @@ def gather(tools: Toolbox, manifest: Manifest, *, stays: bool = False) -> Target
         },
         terminal=foreground.is_ours(0),
         restored=restored,
-        running=_running(tools, manifest, host.boot_id, restored),
+        running=running,
+        copies=tuple(doubts.copies(tools, manifest, running)),
         others=_others(tools, host.boot_id),
         stays=stays,
     )

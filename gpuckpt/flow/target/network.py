@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from gpuckpt.flow import doubts
 from gpuckpt.flow.target.rule import Rule, name, some
 from gpuckpt.model import TcpPolicy, blocker, warning
 from gpuckpt.tools.net import PortState
@@ -106,9 +107,16 @@ def _kept(peers: list[str]) -> Finding:
     )
 
 
+def pipes(manifest: Manifest, _: TargetFacts) -> Iterator[Finding]:
+    """Whoever had the other end of a pipe does not come along."""
+    for one in manifest.outside.pipes:
+        if one.fd in doubts.STANDARD:
+            yield doubts.lost_end(one.pid, one.fd, writes=one.writes, holder=one.holder)
+
+
 def _place(seen: SeenPort) -> str:
     one = seen.listener
     return f"{one.protocol} {one.address}:{one.port}"
 
 
-RULES: Final[tuple[Rule, ...]] = (ports, connections)
+RULES: Final[tuple[Rule, ...]] = (ports, connections, pipes)

@@ -105,4 +105,9 @@ def before(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
         )
 
 
-RULES: Final[tuple[Rule, ...]] = (running, taken, before)
+def copies(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
+    """A supervisor may have started the job anew meanwhile: then there would be two."""
+    yield from facts.copies
+
+
+RULES: Final[tuple[Rule, ...]] = (running, taken, copies, before)
