@@ -22,13 +22,16 @@ from gpuckpt.cli import completion
 from gpuckpt.cli.demo import demo
 from gpuckpt.cli.doctor import doctor
 from gpuckpt.cli.dump import dump
+from gpuckpt.cli.gc import gc
 from gpuckpt.cli.jobs import jobs
 from gpuckpt.cli.options import AsJson, Progress, Quiet, Verbose, Version
 from gpuckpt.cli.plan import plan
 from gpuckpt.cli.rehearse import rehearse
+from gpuckpt.cli.repair import repair
 from gpuckpt.cli.restore import restore
 from gpuckpt.cli.settings import Settings
 from gpuckpt.cli.show import show
+from gpuckpt.cli.status import status
 from gpuckpt.cli.verify import verify
 from gpuckpt.errors import UsageError
 
@@ -47,6 +50,9 @@ COMMANDS: dict[str, Handler] = {
     "verify": verify,
     "show": show,
     "jobs": jobs,
+    "status": status,
+    "repair": repair,
+    "gc": gc,
     "doctor": doctor,
     "demo": demo,
 }

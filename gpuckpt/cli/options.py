@@ -67,6 +67,24 @@ PlanTarget = Annotated[
         autocompletion=pids_and_images,
     ),
 ]
+JobPid = Annotated[
+    int | None,
+    typer.Argument(
+        metavar="PID",
+        help="A process of the job.",
+        parser=_reader(values.pid),
+        autocompletion=pids,
+    ),
+]
+Folders = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="FOLDER",
+        help="Folders to look in.",
+        parser=_reader(values.path("FOLDER")),
+        autocompletion=images,
+    ),
+]
 ImageFolder = Annotated[
     Path,
     typer.Argument(
@@ -209,6 +227,9 @@ Scratch = Annotated[
     ),
 ]
 Keep = Annotated[bool, _option("--keep", help="With --dump: do not remove the image.")]
+
+# --- repair and gc -------------------------------------------------------------------------------
+DryRun = Annotated[bool, _option("--dry-run", help="Only say what would be done.")]
 
 # --- restore -------------------------------------------------------------------------------------
 Probe = Annotated[

@@ -25,7 +25,7 @@ from gpuckpt.flow.forecast import forecast
 from gpuckpt.flow.history import History, record_of
 from gpuckpt.flow.look import Sight, look
 from gpuckpt.flow.operation import Operation
-from gpuckpt.flow.recover import recover
+from gpuckpt.flow.recover import recover, tree_of
 from gpuckpt.flow.request import DumpRequest, DumpResult
 from gpuckpt.flow.taking import Taking
 from gpuckpt.flow.tasks import wait_gone
@@ -61,7 +61,7 @@ def dump(
     """
     operation = Operation.begin("dump", tools, reporter, interrupts)
     with operation.record.phase("look", f"process {request.pid}"):
-        recover(operation)
+        recover(operation, tree_of(tools, request.pid), str(request.output or ""))
         sight = look(tools, request)
         sight.refuse()
         history = History(tools.state_dir)
@@ -119,6 +119,7 @@ class _Dump:
         size = sum(process.rss for process in sight.tree.processes) + self.cuda.bytes
         with workspace(self.tools.state_dir, self.taking.entry.id) as work, ExitStack() as phases:
             step = phases.enter_context(record.phase("stream", "memory to the image", size))
+            self.taking.note("stream")
             packer = Packer(stage.criu, self.request.level, step.advance)
 
             def commit() -> None:

@@ -130,15 +130,19 @@ class CudaTree:
             if not self._newcomers(relist()):
                 return rounds
 
+    def measure(self) -> tuple[GpuUse, ...]:
+        """Return, and remember, how much every process holds on each GPU."""
+        self._uses = self._tools.nvidia.uses(self.pids)
+        return self._uses
+
     def checkpoint(self) -> None:
-        """Move the GPU bytes of every locked process into its own memory.
+        """Move the GPU bytes of every locked process, as measured, into its own memory.
 
         Raises:
             GpuStepFailed: the driver refused one of them.
         """
         if not self.pids:
             return
-        self._uses = self._tools.nvidia.uses(self.pids)
         try:
             self._tools.cuda.checkpoint(self.pids)
         except CudaCallFailed as why:

@@ -2,26 +2,46 @@
 
 One small JSON file per operation under the state directory, synced at every dangerous step and
 removed when the operation has ended with nothing left to repair. A file whose owner is dead is
-the trace of an operation that was cut short.
+the trace of an operation that was cut short. What cannot be read, or was written by a newer
+gpuckpt, is told of and left alone.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import time
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from gpuckpt.errors import DumpFailed, NotWritable, ProcessUnfit, RestoreFailed
-from gpuckpt.model import CudaState, ProcessRef
+from gpuckpt.model import CudaState, GpuUse, ProcessRef
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     from gpuckpt.errors import GpuckptError
+
+
+FORMAT: Final = 1
+# a step is written to a file beside the entry; one this old was never finished
+HALF_WRITTEN_SECONDS: Final = 60.0
+
+
+class Linked(msgspec.Struct, frozen=True, kw_only=True):
+    """A file without a name, for which CRIU makes one: link_remap.N in `folder`.
+
+    `before` are the names of that kind which were there already: they are not ours.
+    """
+
+    folder: str
+    device: int
+    inode: int
+    before: tuple[str, ...] = ()
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,8 +49,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     `first` holds the driver's state of each CUDA process before the operation, `stage` the folder
     that becomes the image. `threads` holds the driver's thread in each CUDA process: one that was
-    parked cannot be asked for it.
+    parked cannot be asked for it. `uses` is what they held on each GPU. The processes of a restore
+    are those it has made, as soon as they are known; `pids` are those it will make.
     """
+
+    format: int = FORMAT
 
     id: str
     operation: str
@@ -41,8 +64,19 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     processes: tuple[ProcessRef, ...]
     first: dict[int, CudaState]
     threads: dict[int, int] = {}
+    uses: tuple[GpuUse, ...] = ()
+    pids: tuple[int, ...] = ()
+    linked: tuple[Linked, ...] = ()
     stage: str = ""
     step: str = "opened"
+
+
+@dataclass(frozen=True, slots=True)
+class Strange:
+    """A file of the journal that is no entry we can act on, and why."""
+
+    path: Path
+    why: str
 
 
 class Journal:
@@ -53,17 +87,28 @@ class Journal:
         self._folder = state_dir / "journal"
 
     def entries(self) -> tuple[Entry, ...]:
-        """Return every readable entry, oldest first."""
-        found = []
-        for path in sorted(self._folder.glob("*.json")):
-            try:
-                found.append(msgspec.json.decode(path.read_bytes(), type=Entry))
-            except (OSError, msgspec.MsgspecError):
-                continue  # being written this moment, or of another version: not ours to judge
-        return tuple(found)
+        """Return every entry that can be acted on, oldest first."""
+        return tuple(one for one in self._all() if isinstance(one, Entry))
 
-    def open(self, entry: Entry, alive: Callable[[ProcessRef], bool]) -> None:
+    def strange(self) -> tuple[Strange, ...]:
+        """Return what else lies there: damaged, half-written, or of a newer gpuckpt."""
+        half = []
+        for path in sorted(self._folder.glob("*.new")):
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > HALF_WRITTEN_SECONDS:
+                    half.append(Strange(path, "a step that was never written to its end"))
+        return (*(one for one in self._all() if isinstance(one, Strange)), *half)
+
+    def open(
+        self,
+        entry: Entry,
+        alive: Callable[[ProcessRef], bool],
+        above: Collection[ProcessRef] = (),
+    ) -> None:
         """Write a new entry unless a living operation works on one of its processes.
+
+        `above` are the ancestors of the tree: it may have been forked in another's since that
+        was listed.
 
         Raises:
             ProcessUnfit: another gpuckpt is at work there.
@@ -72,7 +117,7 @@ class Journal:
         self._make()
         with self._locked():
             for other in self.entries():
-                shared = set(other.processes) & set(entry.processes)
+                shared = set(other.processes) & {*entry.processes, *above}
                 same_image = entry.image and other.image == entry.image
                 if (shared or same_image) and alive(other.owner):
                     what = f"process {min(ref.pid for ref in shared)}" if shared else entry.image
@@ -96,11 +141,22 @@ class Journal:
     def close(self, entry: Entry) -> None:
         """Forget an operation that left nothing to repair."""
         self._path(entry).unlink(missing_ok=True)
-        self._sync_folder()
+        _sync(self._folder)
+
+    def _all(self) -> Iterator[Entry | Strange]:
+        for path in sorted(self._folder.glob("*.json")):
+            try:
+                yield _read(path)
+            except FileNotFoundError:
+                continue  # closed this very moment
+            except (OSError, msgspec.MsgspecError) as why:
+                yield Strange(path, f"it is damaged: {why}")
 
     def _make(self) -> None:
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # or a power loss could take the folder with all its entries
+            _sync(self._folder.parent)
         except OSError as why:
             raise NotWritable(
                 f"the state directory {self._folder.parent} cannot be written: {why.strerror}",
@@ -118,7 +174,7 @@ class Journal:
         try:
             _store(fresh, msgspec.json.encode(entry))
             fresh.rename(path)
-            self._sync_folder()
+            _sync(self._folder)
         except OSError as why:
             with suppress(OSError):
                 fresh.unlink(missing_ok=True)
@@ -129,13 +185,6 @@ class Journal:
             f"the journal in {self._folder} cannot be written: {why.strerror}",
             hint="Make room there, or name another place in GPUCKPT_STATE_DIR.",
         )
-
-    def _sync_folder(self) -> None:
-        fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -149,6 +198,25 @@ class Journal:
             yield
         finally:
             os.close(fd)
+
+
+class _Head(msgspec.Struct):
+    format: int = FORMAT
+
+
+def _read(path: Path) -> Entry | Strange:
+    raw = path.read_bytes()
+    if (version := msgspec.json.decode(raw, type=_Head).format) > FORMAT:
+        return Strange(path, f"it is of a newer gpuckpt (format {version}), which must repair it")
+    return msgspec.json.decode(raw, type=Entry)
+
+
+def _sync(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _store(path: Path, data: bytes) -> None:

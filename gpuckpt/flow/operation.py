@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from gpuckpt.flow.journal import Entry, Journal
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from gpuckpt.events import Reporter
     from gpuckpt.flow.interrupts import Interrupts
+    from gpuckpt.flow.journal import Linked
     from gpuckpt.flow.toolbox import Toolbox
     from gpuckpt.model import CudaState, ProcessRef
 
@@ -44,6 +45,8 @@ class Operation:
         image: str,
         processes: Iterable[ProcessRef] = (),
         first: Mapping[int, CudaState] | None = None,
+        linked: tuple[Linked, ...] = (),
+        **known: Any,  # noqa: ANN401 - further fields of the entry
     ) -> Entry:
         """Write the journal entry, before the first thing is touched.
 
@@ -60,6 +63,11 @@ class Operation:
             image=image,
             processes=tuple(processes),
             first=dict(first or {}),
+            linked=linked,
+            **known,
         )
-        self.journal.open(entry, self.tools.proc.alive)
+        proc = self.tools.proc
+        above = [proc.process(one) for one in proc.ancestors(pid)] if entry.processes else ()
+        refs = [process.ref for process in above if process is not None]
+        self.journal.open(entry, proc.alive, refs)
         return entry

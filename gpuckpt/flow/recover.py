@@ -1,82 +1,105 @@
-"""Finishing what a gpuckpt that was killed had left: before anything new is begun."""
+"""What an earlier run that was cut short means for a new one: before anything is begun."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuckpt.errors import GpuckptError, UndoIncomplete
-from gpuckpt.flow.gpu import CudaTree
-from gpuckpt.flow.workspace import folder_of, remove
+from gpuckpt.errors import Unfinished
+from gpuckpt.flow.leftovers import cut_short, left_of, remaps_of
+from gpuckpt.flow.workspace import remove
 from gpuckpt.image.stage import sweep
-from gpuckpt.tools.criu import DUMP_LOG
 
 if TYPE_CHECKING:
-    from gpuckpt.flow.interrupts import Interrupts
-    from gpuckpt.flow.journal import Entry
+    from collections.abc import Collection
+
+    from gpuckpt.flow.journal import Entry, Journal
     from gpuckpt.flow.operation import Operation
     from gpuckpt.flow.toolbox import Toolbox
+    from gpuckpt.model import Finding
+
+# the helpers of a gpuckpt that was killed bring CUDA states back by themselves: give them a moment
+PATIENCE = 10.0
+POLL_SECONDS = 0.2
+HELPER = "gpuckpt.tools.cuda_helper"
 
 
-def recover(operation: Operation) -> None:
-    """Put back whatever entries with a dead owner tell of, and forget them.
-
-    The driver's helpers bring CUDA states back by themselves when gpuckpt dies, so most often
-    there is only a stage to remove; a state that is still away is brought back here.
+def recover(operation: Operation, pids: Collection[int], image: str) -> None:
+    """Clear the files that earlier runs on these processes or this image left; tell of others.
 
     Raises:
-        UndoIncomplete: a process could not be brought back.
+        Unfinished: one has left a process that has to be put back first.
     """
     tools = operation.tools
-    boot = tools.host.facts().boot_id
     for entry in operation.journal.entries():
-        if entry.boot_id == boot and tools.proc.alive(entry.owner):
+        if not cut_short(tools, entry):
             continue
-        if entry.boot_id == boot and entry.operation in {"dump", "rehearse"}:
-            _bring_back(tools, entry, operation.interrupts)
-            _free_connections(tools, entry)
-        if entry.stage:
-            sweep(Path(entry.stage).parent, lambda _owner: False)
-        remove(tools.state_dir, entry.id)
-        operation.journal.close(entry)
+        found = left_of(tools, entry)
+        if not concerns(entry, pids, image):
+            if any(finding.blocks for finding in found):
+                operation.record.reporter.note(f"{story(entry, found)}: see `gpuckpt status`")
+            continue
+        if any(finding.blocks for finding in found):
+            found = _after_helpers(tools, entry, found)
+        if any(finding.blocks for finding in found):
+            raise Unfinished(
+                f"{story(entry, found)}", findings=[one for one in found if one.blocks]
+            )
+        tidy(tools, operation.journal, entry)
         operation.record.reporter.note(
             f"an earlier {entry.operation} of {entry.started} was cut short; it was cleaned up"
         )
 
 
-def _bring_back(tools: Toolbox, entry: Entry, interrupts: Interrupts) -> None:
-    alive = {ref.pid for ref in entry.processes if tools.proc.alive(ref)}
-    first = {pid: state for pid, state in entry.first.items() if pid in alive}
-    if not first:
-        return
-    try:
-        cuda = CudaTree(tools, interrupts, first, entry.threads)
-        cuda.open()
-        cuda.bring_back()
-    except GpuckptError as why:
-        raise UndoIncomplete(
-            f"an earlier dump of {entry.started} was killed and left process "
-            f"{min(first)} without its GPU state: {why}",
-            hint="Run the command again when the cause is gone; nothing else was touched.",
-        ) from why
-    finally:
-        tools.cuda.close()
+def tree_of(tools: Toolbox, pid: int) -> tuple[int, ...]:
+    """Return the pids of a tree; just the one asked for if it is gone, which is told later."""
+    return tools.proc.tree(pid).pids if tools.proc.process(pid) else (pid,)
 
 
-def _free_connections(tools: Toolbox, entry: Entry) -> None:
-    """If CRIU was killed as well, the job runs with its TCP connections cut.
+def concerns(entry: Entry, pids: Collection[int], image: str) -> bool:
+    """Whether an entry is about one of these processes or this image."""
+    mine = {*(ref.pid for ref in entry.processes), *entry.pids}
+    return bool(mine.intersection(pids)) or (bool(image) and entry.image == image)
 
-    Those of a job that is gone stay as they are: its image needs them so.
+
+def story(entry: Entry, found: Collection[Finding]) -> str:
+    """Say in one sentence what an earlier run has left."""
+    touched = sorted({one.pid for one in found if one.blocks and one.pid is not None})
+    left = f" and left process {', '.join(map(str, touched))}" if touched else ""
+    return f"an earlier {entry.operation} of {entry.started} was cut short{left}"
+
+
+def tidy(tools: Toolbox, journal: Journal, entry: Entry) -> None:
+    """Remove the files of an operation that was cut short, and forget it.
+
+    Raises:
+        OSError: a name that CRIU made may not be removed.
     """
-    alive = [ref.pid for ref in entry.processes if tools.proc.alive(ref)]
-    if not alive:
-        return
-    log = folder_of(tools.state_dir, entry.id) / DUMP_LOG
-    try:
-        tools.net.free_connections(alive, log)
-    except OSError as why:
-        raise UndoIncomplete(
-            f"an earlier dump of {entry.started} was killed and left the TCP connections of "
-            f"process {alive[0]} cut: {why}",
-            hint="Run the command again when the cause is gone; nothing else was touched.",
-        ) from why
+    for remap in remaps_of(tools, entry):
+        tools.files.remove(remap.path)
+    if entry.stage:
+        sweep(Path(entry.stage).parent, lambda _owner: False)
+    remove(tools.state_dir, entry.id)
+    journal.close(entry)
+
+
+def helpers_at_work(tools: Toolbox) -> bool:
+    """Whether call processes of a gpuckpt that has died are there, bringing its job back."""
+    for pid in tools.proc.pids():
+        process = tools.proc.process(pid)
+        if process is not None and HELPER in process.argv and not process.zombie:
+            parent = tools.proc.process(process.ppid)
+            if parent is None or "gpuckpt" not in " ".join(parent.argv):
+                return True
+    return False
+
+
+def _after_helpers(tools: Toolbox, entry: Entry, found: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    ends = time.monotonic() + PATIENCE
+    while any(finding.blocks for finding in found) and helpers_at_work(tools):
+        if time.monotonic() >= ends:
+            break
+        time.sleep(POLL_SECONDS)
+        found = left_of(tools, entry)
+    return found

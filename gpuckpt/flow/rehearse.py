@@ -17,7 +17,7 @@ from gpuckpt.flow.forecast import forecast
 from gpuckpt.flow.history import DONE, History, Record, command
 from gpuckpt.flow.look import Sight, look, output_path
 from gpuckpt.flow.operation import Operation
-from gpuckpt.flow.recover import recover
+from gpuckpt.flow.recover import recover, tree_of
 from gpuckpt.flow.request import RehearseRequest, RehearseResult
 from gpuckpt.flow.sameness import Watch
 from gpuckpt.flow.taking import Taking
@@ -59,7 +59,7 @@ def rehearse(
     operation = Operation.begin("rehearse", tools, reporter, interrupts)
     what = replace(request.what, rehearsal=True)
     with operation.record.phase("look", f"process {what.pid}"):
-        recover(operation)
+        recover(operation, tree_of(tools, what.pid), "")
         sight = look(tools, what, image=False)
         sight.refuse()
         if not sight.cuda:

@@ -38,7 +38,7 @@ from gpuckpt.tools.criu import CriuOptions, RestoreRun, deadline
 from gpuckpt.tools.criunames import Names, recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Container, Iterator
 
     from gpuckpt.events import Reporter
     from gpuckpt.flow.interrupts import Interrupts
@@ -64,9 +64,10 @@ def restore(
     """
     operation = Operation.begin("restore", tools, reporter, interrupts)
     with operation.record.phase("open", str(request.image)):
-        recover(operation)
         image = Image.open(request.image)
     with image:
+        made = [process.pid for process in image.manifest.tree]
+        recover(operation, made, str(image.path))
         with operation.record.phase("gates", "image against host"):
             image.check_sizes()
             facts = gather(tools, image.manifest, stays=request.stays)
@@ -108,7 +109,16 @@ class _Restore:
         self.proof = Proof(self.tools, image.manifest, self.interrupts)
         self.undo = Undo()
         self.interrupts.left = self.undo.left
-        self.entry = operation.enter(self.manifest.root_pid, str(image.path))
+        self.threads = {
+            p.pid: p.restore_thread for p in self.manifest.tree if p.pid in self.manifest.cuda
+        }
+        self.entry = operation.enter(
+            self.manifest.root_pid,
+            str(image.path),
+            first=self.manifest.cuda,
+            threads=self.threads,
+            pids=tuple(process.pid for process in self.manifest.tree),
+        )
 
     def run(self) -> RestoreResult:
         try:
@@ -152,7 +162,7 @@ class _Restore:
             workspace(self.tools.state_dir, self.entry.id) as work,
             self.record.phase("criu", "image to memory", raw) as step,
         ):
-            self.entry = self.operation.journal.step(self.entry, "criu")
+            self._note("criu")
             unpacker = Unpacker(self.image, step.advance)
             run = RestoreRun(
                 work=work,
@@ -190,22 +200,33 @@ class _Restore:
         self.interrupts.check()
         if wrong := self.proof.exact():
             raise RestoreFailed(f"CRIU made another tree: {wrong[0].reason}", findings=wrong)
+        self._note("made", processes=tuple(self._made()))
         self.findings += bind(self.tools, self.manifest)
+
+    def _made(self) -> Iterator[ProcessRef]:
+        """Who CRIU has made, all of it below us: a pid may be a stranger's by now."""
+        for record in self.manifest.tree:
+            process = self.tools.proc.process(record.pid)
+            if process is not None and os.getpid() in self.tools.proc.ancestors(record.pid):
+                yield process.ref
+
+    def _note(self, step: str, **known: object) -> None:
+        """Write down what is about to be done, and what has become known."""
+        self.entry = self.operation.journal.step(self.entry, step, **known)
 
     def _give_gpu(self) -> None:
         """Give every CUDA process its GPU memory back, then let all of them go on."""
         if not self.cuda_pids:
             return
-        self.entry = self.operation.journal.step(self.entry, "gpu")
+        self._note("gpu")
         tools = self.tools
         away = dict.fromkeys(self.cuda_pids, CudaState.CHECKPOINTED)
-        threads = {p.pid: p.restore_thread for p in self.manifest.tree if p.pid in away}
         cuda = CudaTree(tools, self.interrupts, self.manifest.cuda, note=self.record.reporter.note)
         cuda.expect(self.manifest.nvidia.uses if self.manifest.nvidia else ())
         with self.record.phase("gpu-in", "host memory to GPU memory") as step:
             try:
                 # if we die here, a restored process must not be touched by anybody else
-                CudaTree(tools, self.interrupts, away, threads).open()
+                CudaTree(tools, self.interrupts, away, self.threads).open()
                 cuda.bring_back(self.map)
             except GpuckptError as why:
                 raise RestoreFailed(str(why), hint=why.hint, excerpt=why.excerpt) from why
@@ -214,6 +235,7 @@ class _Restore:
     def _verify(self) -> None:
         """Look at the restored tree; a failure ends it only if the user said so."""
         proof = self.proof
+        self._note("verify")
         with self.record.phase("verify", "processes, GPU state") as step:
             self._judge(proof.look())
             step.say(f"settling for {self.request.settle:g} s")
@@ -244,13 +266,8 @@ class _Restore:
         )
 
     def _end_tree(self) -> None:
-        """End whatever CRIU has made, all of it below us: a pid may be a stranger's by now."""
-        refs: list[ProcessRef] = []
-        for record in self.manifest.tree:
-            process = self.tools.proc.process(record.pid)
-            if process is not None and os.getpid() in self.tools.proc.ancestors(record.pid):
-                refs.append(process.ref)
-        end_restored(self.tools, refs, self.cuda_pids)
+        """End whatever CRIU has made."""
+        end_restored(self.tools, self._made(), self.cuda_pids)
 
     def _put_back(self, why: BaseException) -> None:
         if self.undo:

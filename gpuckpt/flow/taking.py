@@ -18,6 +18,7 @@ from gpuckpt.errors import (
 )
 from gpuckpt.flow.condition import conditions
 from gpuckpt.flow.gpu import CudaTree
+from gpuckpt.flow.leftovers import linked
 from gpuckpt.flow.undo import Undo
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ class Taking:
         self._record = operation.record
         self._end_was_noticed = False
         self._away = False
-        refs = [process.ref for process in sight.tree.processes]
-        self.entry = operation.enter(sight.tree.root.pid, image, refs, sight.cuda)
+        refs, names = [p.ref for p in sight.tree.processes], linked(self._tools, sight)
+        self.entry = operation.enter(sight.tree.root.pid, image, refs, sight.cuda, names)
         operation.interrupts.left = self.undo.left
 
     def note(self, step: str, **known: object) -> None:
@@ -68,7 +69,8 @@ class Taking:
             step.say(f"{_pids(self.cuda.pids)}, {rounds} round{'s' * (rounds > 1)}")
         if self.cuda.pids:
             with self._record.phase("gpu-out", "GPU memory to host memory") as step:
-                self.note("checkpoint", first=self.cuda.first, threads=self.cuda.threads)
+                cuda, uses = self.cuda, self.cuda.measure()
+                self.note("checkpoint", first=cuda.first, threads=cuda.threads, uses=uses)
                 self.cuda.checkpoint()
                 step.advance(self.cuda.bytes)
         self.cuda.check_leftovers(self.relist().pids)

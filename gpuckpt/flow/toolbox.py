@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from gpuckpt.model import (
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     )
     from gpuckpt.tools.criu import DumpRun, RestoreRun
     from gpuckpt.tools.destination import Place
-    from gpuckpt.tools.files import HostFile
+    from gpuckpt.tools.files import HostFile, Remap
     from gpuckpt.tools.locks import FileLock
     from gpuckpt.tools.look import Look
     from gpuckpt.tools.net import PortState
@@ -89,6 +89,15 @@ class ProcTool(Protocol):
 
     def kill(self, ref: ProcessRef) -> None:
         """SIGKILL this very process; nothing if it is gone or the pid is another's now."""
+
+    def wake(self, ref: ProcessRef) -> None:
+        """SIGCONT this very process; nothing if it is gone or the pid is another's now."""
+
+    def half_made(self, pid: int) -> bool:
+        """Whether a process is still what CRIU works with in a restore, and not yet its own."""
+
+    def users(self, paths: Collection[str]) -> dict[str, int]:
+        """Return those of the files that a process has open or mapped under that name, and who."""
 
     def signal(self, pid: int, signum: int) -> None:
         """Send a signal to a child of this process; nothing if it has ended."""
@@ -219,6 +228,12 @@ class NetTool(Protocol):
     def free_connections(self, pids: Iterable[int], log: Path) -> None:
         """Undo what a CRIU that was killed has left on TCP connections; OSError if refused."""
 
+    def cut(self, pids: Iterable[int], log: Path) -> tuple[str, ...]:
+        """Say what `free_connections` would have to undo, one line a thing."""
+
+    def tables(self) -> tuple[str, ...]:
+        """Return the packet filter tables that a CRIU has made and nobody has removed."""
+
 
 class FilesTool(Protocol):
     """Files outside the image, as they are on this host."""
@@ -234,6 +249,12 @@ class FilesTool(Protocol):
 
     def packages(self, prefix: str) -> tuple[str, ...] | None:
         """Return the Python packages installed below a prefix; None if it is not there."""
+
+    def remaps(self, folder: str) -> tuple[Remap, ...]:
+        """Return the names in a folder that a CRIU has made for files without one."""
+
+    def remove(self, path: str) -> None:
+        """Remove one name; OSError if it may not be."""
 
 
 class CpusTool(Protocol):

@@ -43,6 +43,17 @@ def folder_of(state_dir: Path, operation_id: str) -> Path:
     return state_dir / "run" / operation_id
 
 
+def run_folders(state_dir: Path) -> tuple[Path, ...]:
+    """Return the folders of all operations there are; whose they are, the journal knows."""
+    return tuple(sorted((state_dir / "run").glob("*")))
+
+
+def kept_logs(state_dir: Path) -> tuple[Path, ...]:
+    """Return the logs and traces that were kept, oldest first."""
+    found = [*(state_dir / "logs").glob("*"), *state_dir.glob("gpuckpt-bug-*.txt")]
+    return tuple(sorted(found, key=lambda path: path.stat().st_mtime))
+
+
 def _keep(log: Path, folder: Path, operation_id: str) -> Path | None:
     """Move a log out of the way of the clean-up; the oldest kept ones make room."""
     if not log.exists():

@@ -177,11 +177,11 @@ class Stage:
             os.close(fd)
 
 
-def sweep(folder: Path, alive: Callable[[str], bool]) -> tuple[Path, ...]:
+def sweep(folder: Path, alive: Callable[[str], bool], *, dry_run: bool = False) -> tuple[Path, ...]:
     """Remove the stages in `folder` that nobody writes any more, and return their paths.
 
     A stage goes only if it is this user's, its lock is free and `alive`, given the text its
-    owner left, says no. What cannot be removed is left and not named.
+    owner left, says no. What cannot be removed is left and not named. `dry_run` only names them.
     """
     removed = []
     try:
@@ -194,7 +194,8 @@ def sweep(folder: Path, alive: Callable[[str], bool]) -> tuple[Path, ...]:
         for name in stages:
             with suppress(OSError):
                 if _sweepable(parent, name, alive):
-                    shutil.rmtree(name, dir_fd=parent)
+                    if not dry_run:
+                        shutil.rmtree(name, dir_fd=parent)
                     removed.append(folder / name)
     finally:
         os.close(parent)

@@ -8,6 +8,7 @@ killed, the job runs on with connections that are silently dead.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import re
 import socket
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from gpuckpt.tools.procfs import link, numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 _TABLE: Final = re.compile(rb"\binet (CRIU-[0-9A-Za-z-]+)")
@@ -29,10 +30,13 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _NETFILTER: Final = 12
 _BATCH_BEGIN, _BATCH_END = 0x10, 0x11
 _NFTABLES: Final = 10
+_GET_TABLE: Final = _NFTABLES << 8 | 1
 _DELETE_TABLE: Final = _NFTABLES << 8 | 2
 _FAMILY_INET: Final = 1
 _TABLE_NAME: Final = 1
-_REQUEST, _ACK = 1, 4
+_REQUEST, _ACK, _DUMP = 1, 4, 0x300
+_ENDS: Final = {2, 3}  # NLMSG_ERROR, NLMSG_DONE
+_HEADERS: Final = 20  # struct nlmsghdr and struct nfgenmsg
 
 
 def free(pids: Iterable[int], log: Path) -> None:
@@ -53,6 +57,33 @@ def free(pids: Iterable[int], log: Path) -> None:
         _leave_repair(pid)
 
 
+def tables() -> tuple[str, ...]:
+    """Return the nftables tables that a CRIU has made and nobody has removed; none if not root."""
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETFILTER) as kernel:
+            kernel.settimeout(10)
+            kernel.bind((0, 0))
+            kernel.send(_message(_GET_TABLE, _REQUEST | _DUMP, _FAMILY_INET, 0))
+            return tuple(name for name in _names(kernel) if name.startswith("CRIU-"))
+    except OSError:
+        return ()  # no nftables in this kernel
+
+
+def cut(pids: Iterable[int], log: Path) -> tuple[str, ...]:
+    """Say what `free` would have to undo, one line a thing; nothing is changed.
+
+    Raises:
+        OSError: the kernel refused to tell.
+    """
+    mine = _tables(log)
+    there = [table for table in tables() if table in mine] if mine else []
+    held = [pid for pid in pids if any(_repairing(pid))] if mine else []
+    return (
+        *(f"packet filter table {table}" for table in there),
+        *(f"TCP connections of process {pid}" for pid in held),
+    )
+
+
 def _tables(log: Path) -> list[str]:
     """Return the tables that CRIU has made, as its log names them."""
     if not log.exists():
@@ -64,31 +95,40 @@ def _tables(log: Path) -> list[str]:
 
 def _leave_repair(pid: int) -> None:
     """Take every TCP socket of a process out of repair mode; one that is gone has none."""
+    for one in _repairing(pid):
+        one.setsockopt(socket.IPPROTO_TCP, _TCP_REPAIR, 0)
+
+
+def _repairing(pid: int) -> Iterator[socket.socket]:
+    """Go through the TCP sockets of a process that are in repair mode, as copies of ours."""
     with suppress(ProcessLookupError):
         pidfd = os.pidfd_open(pid)
         try:
             for fd in numbers(f"/proc/{pid}/fd"):
                 if (link(f"/proc/{pid}/fd/{fd}") or "").startswith("socket:"):
-                    with suppress(ProcessLookupError):
-                        _leave_repair_fd(pidfd, fd)
+                    one = _copy(pidfd, fd)
+                    if one is not None:
+                        with one:
+                            if _in_repair(one):
+                                yield one
         finally:
             os.close(pidfd)
 
 
-def _leave_repair_fd(pidfd: int, fd: int) -> None:
+def _copy(pidfd: int, fd: int) -> socket.socket | None:
+    """Return a socket of another process, None if it has just been closed."""
     copy = int(_LIBC.syscall(_PIDFD_GETFD, pidfd, fd, 0))
-    if copy < 0:
-        number = ctypes.get_errno()
-        if number == 9:  # noqa: PLR2004 - EBADF: closed meanwhile
-            return
-        raise OSError(number, os.strerror(number))
-    with socket.socket(fileno=copy) as one:
-        inet = one.family in {socket.AF_INET, socket.AF_INET6}
-        if inet and one.proto == socket.IPPROTO_TCP and _in_repair(one):
-            one.setsockopt(socket.IPPROTO_TCP, _TCP_REPAIR, 0)
+    if copy >= 0:
+        return socket.socket(fileno=copy)
+    number = ctypes.get_errno()
+    if number in {errno.EBADF, errno.ESRCH}:
+        return None
+    raise OSError(number, os.strerror(number))
 
 
 def _in_repair(one: socket.socket) -> bool:
+    if one.family not in {socket.AF_INET, socket.AF_INET6} or one.proto != socket.IPPROTO_TCP:
+        return False
     return one.getsockopt(socket.IPPROTO_TCP, _TCP_REPAIR) != 0
 
 
@@ -121,3 +161,27 @@ def _message(kind: int, flags: int, family: int, subsystem: int, payload: bytes 
     """Return one netlink message; nfnetlink's own header has the subsystem in network order."""
     body = struct.pack("=BB", family, 0) + struct.pack("!H", subsystem) + payload
     return struct.pack("=IHHII", 16 + len(body), kind, flags, 0, 0) + body
+
+
+def _names(kernel: socket.socket) -> Iterator[str]:
+    """Go through the names of the tables in the kernel's answer, to its end."""
+    while True:
+        answer = kernel.recv(1 << 16)
+        while answer:
+            length, kind = struct.unpack_from("=IH", answer)
+            if kind in _ENDS:
+                return
+            yield from _table_name(answer[_HEADERS:length])
+            answer = answer[_aligned(length) :]
+
+
+def _table_name(attributes: bytes) -> Iterator[str]:
+    while attributes:
+        length, kind = struct.unpack_from("=HH", attributes)
+        if kind == _TABLE_NAME:
+            yield attributes[4:length].rstrip(b"\0").decode()
+        attributes = attributes[_aligned(length) :]
+
+
+def _aligned(length: int) -> int:
+    return (length + 3) & ~3

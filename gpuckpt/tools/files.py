@@ -1,13 +1,15 @@
-"""Files of this host as CRIU will compare them: size, mode, and the build-id of ELF files."""
+"""Files of this host: as CRIU will compare them, and the names that CRIU leaves behind."""
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 from gpuckpt.tools.locks import FileLock, on_file
 from gpuckpt.tools.surroundings import packages
@@ -20,6 +22,8 @@ _NT_GNU_BUILD_ID = 3
 _EHDR64 = struct.Struct("<16sHHIQQQIHHHHHH")
 _PHDR64 = struct.Struct("<IIQQQQQQ")
 _NOTE = struct.Struct("<III")
+# 4.2.1: a link to a file that had lost its name, and a deleted file while it is brought back
+_REMAP: Final = re.compile(r"link_remap\.\d+|.+\.cr\.[0-9a-f]+\.ghost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,16 @@ class HostFile:
     mode: int
     mtime_ns: int
     build_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Remap:
+    """A name that CRIU has made for a file without one; `bytes` on disk."""
+
+    path: str
+    device: int
+    inode: int
+    bytes: int
 
 
 class Files:
@@ -59,6 +73,26 @@ class Files:
     def packages(self, prefix: str) -> tuple[str, ...] | None:
         """Return the Python packages installed below a prefix; None if it is not there."""
         return packages(prefix)
+
+    def remaps(self, folder: str) -> tuple[Remap, ...]:
+        """Return the names in a folder that a CRIU has made, sorted; none if it is gone."""
+        found = []
+        with suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if _REMAP.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                    seen = entry.stat(follow_symlinks=False)
+                    made = Remap(entry.path, seen.st_dev, seen.st_ino, seen.st_blocks * 512)
+                    found.append(made)
+        return tuple(sorted(found, key=lambda one: one.path))
+
+    def remove(self, path: str) -> None:
+        """Remove one name; nothing if it is gone.
+
+        Raises:
+            OSError: it may not be removed.
+        """
+        with suppress(FileNotFoundError):
+            os.unlink(path)  # noqa: PTH108 - paths from /proc may hold any bytes
 
 
 def _build_id(path: str) -> str:

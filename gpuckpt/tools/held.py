@@ -45,6 +45,8 @@ class DeletedFile:
     path: str
     links: int
     bytes: int
+    device: int = 0
+    inode: int = 0
     replaced: bool = False
     linkable: bool = True
     leftover: str = ""
@@ -107,15 +109,18 @@ def _deleted(root: Path, tree: Iterable[_Opened]) -> Iterable[tuple[DeletedFile,
     for process, opened, mapped in tree:
         for fd in opened:
             if fd.deleted and fd.kind == "file" and not _NO_FILE.match(fd.target):
-                one = DeletedFile(process.pid, fd.fd, fd.target, fd.links, fd.bytes)
+                one = DeletedFile(
+                    process.pid, fd.fd, fd.target, fd.links, fd.bytes, fd.device, fd.inode
+                )
                 found.setdefault((fd.device, fd.inode), (one, fd.writes))
         for area in mapped:
             if not area.deleted or _NO_FILE.match(area.target):
                 continue
             file = behind(f"{root}/{process.pid}", area)
             if file is not None and file.rdev is None:
-                one = DeletedFile(process.pid, None, area.target, file.links, file.bytes)
-                found.setdefault((file.device, file.inode), (one, False))
+                where = file.device, file.inode
+                one = DeletedFile(process.pid, None, area.target, file.links, file.bytes, *where)
+                found.setdefault(where, (one, False))
     return found.values()
 
 

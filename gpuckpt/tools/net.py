@@ -77,6 +77,18 @@ class Net:
                     found.append(pid)
         return tuple(found)
 
+    def cut(self, pids: Iterable[int], log: Path) -> tuple[str, ...]:
+        """Say what `free_connections` would have to undo, one line a thing.
+
+        Raises:
+            OSError: the kernel refused to tell.
+        """
+        return connections.cut(pids, log)
+
+    def tables(self) -> tuple[str, ...]:
+        """Return the packet filter tables that a CRIU has made and nobody has removed."""
+        return connections.tables()
+
     def _held(self, port: int) -> bool:
         """Whether a process holds a TCP socket with this local port."""
         return next(self._inodes("tcp", port), None) is not None

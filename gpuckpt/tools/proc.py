@@ -32,11 +32,12 @@ from gpuckpt.tools.procfs import (
     stats,
     text,
 )
+from gpuckpt.tools.remains import half_made, users
 from gpuckpt.tools.signs import Signs, copies, neglected, signs
 from gpuckpt.tools.surroundings import Surroundings, surroundings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
 _PASSES: Final = 20
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
@@ -219,15 +220,19 @@ class Proc:
 
     def kill(self, ref: ProcessRef) -> None:
         """SIGKILL this very process; nothing if it is gone or the pid is another's now."""
-        with suppress(ProcessLookupError):
-            pidfd = os.pidfd_open(ref.pid)
-            try:
-                # opened first, compared second: the pidfd then surely means this process
-                found = self._stat(ref.pid)
-                if found is not None and found.start_time == ref.start_time:
-                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-            finally:
-                os.close(pidfd)
+        self._send(ref, signal.SIGKILL)
+
+    def wake(self, ref: ProcessRef) -> None:
+        """SIGCONT this very process; nothing if it is gone or the pid is another's now."""
+        self._send(ref, signal.SIGCONT)
+
+    def half_made(self, pid: int) -> bool:
+        """Whether a process is still what CRIU works with in a restore; see tools/remains.py."""
+        return half_made(self.root, pid)
+
+    def users(self, paths: Collection[str]) -> dict[str, int]:
+        """Return those of the files that a process has open or mapped under that name, and who."""
+        return users(self.root, paths)
 
     def signal(self, pid: int, signum: int) -> None:
         """Send a signal to a child of this process, whose pid cannot be another's before `reap`."""
@@ -250,6 +255,17 @@ class Proc:
                 if dead:
                     ended[dead] = os.waitstatus_to_exitcode(status)
         return ended
+
+    def _send(self, ref: ProcessRef, signum: int) -> None:
+        with suppress(ProcessLookupError):
+            pidfd = os.pidfd_open(ref.pid)
+            try:
+                # opened first, compared second: the pidfd then surely means this process
+                found = self._stat(ref.pid)
+                if found is not None and found.start_time == ref.start_time:
+                    signal.pidfd_send_signal(pidfd, signum)
+            finally:
+                os.close(pidfd)
 
     def _killed(self, pid: int) -> bool:
         status = parse_status(read(f"{self.root}/{pid}/status") or b"")

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuckpt.flow.doctor import Check, DoctorResult
 from gpuckpt.flow.forecast import forecast
+from gpuckpt.flow.gc import GcResult, Removed
 from gpuckpt.flow.jobs import Job
+from gpuckpt.flow.journal import Entry
+from gpuckpt.flow.leftovers import suspension
 from gpuckpt.flow.look import Sight
+from gpuckpt.flow.mending import Deed
 from gpuckpt.flow.outlook import Outlook, Row
 from gpuckpt.flow.plan import refusal
+from gpuckpt.flow.repair import RepairResult
 from gpuckpt.flow.request import DumpRequest, DumpResult, RehearseResult, RestoreResult
 from gpuckpt.flow.show import ShowResult
+from gpuckpt.flow.status import Member, StatusResult, Unfinished
 from gpuckpt.flow.trial import Trial
 from gpuckpt.flow.verify import VerifyResult
 from gpuckpt.image.manifest import (
@@ -26,6 +33,7 @@ from gpuckpt.image.manifest import (
 )
 from gpuckpt.image.outside import FileRecord, ListenerRecord, Outside
 from gpuckpt.model import (
+    CudaState,
     Finding,
     Gpu,
     GpuUse,
@@ -277,8 +285,34 @@ def results() -> dict[str, object]:
         ),
         "demo": trial,
         "rehearse": rehearse_result(),
+        "status": STATUS,
+        "repair": RepairResult((Deed("its CUDA state is running again", 4711),), ()),
+        "gc": GcResult((Removed("stage", "/ckpt/.x.stage-0123abcd", GIB),), (("/ckpt", "why"),)),
     }
 
+
+STATUS = StatusResult((), (), (), (), (), (Path("/var/lib/gpuckpt/logs/x"),), returning=False)
+ENTRY = Entry(
+    id="20260714T030211Z-4711-0123abcd",
+    operation="dump",
+    started="2026-07-14T03:02:11Z",
+    boot_id="b",
+    owner=ProcessRef(99, 1),
+    image=str(IMAGE),
+    processes=(ProcessRef(4711, 1),),
+    first={4711: CudaState.RUNNING},
+    step="stream",
+)
+CUT_SHORT = replace(
+    STATUS,
+    unfinished=(
+        Unfinished(
+            ENTRY, (suspension(4711, CudaState.CHECKPOINTED, "python train.py", "Repair."),)
+        ),
+    ),
+    job=(Member(process(4711, 1), "runs", CudaState.CHECKPOINTED),),
+    returning=True,
+)
 
 SICK = DoctorResult(
     (

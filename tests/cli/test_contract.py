@@ -14,6 +14,7 @@ import pytest
 
 from gpuckpt import errors
 from gpuckpt.cli import failure
+from gpuckpt.flow.repair import RepairResult
 from gpuckpt.image.damage import Damage
 from tests.cli import samples
 
@@ -32,6 +33,9 @@ COMMANDS = {
     "jobs": ("jobs",),
     "doctor": ("doctor",),
     "demo": ("demo",),
+    "status": ("status",),
+    "repair": ("repair",),
+    "gc": ("gc",),
 }
 RESULTS = {
     "rehearse": {
@@ -81,6 +85,19 @@ RESULTS = {
     "show": {"path", "unknown_needs", "manifest"},
     "jobs": {"jobs"},
     "doctor": {"checks"},
+    "status": {
+        "needs_repair",
+        "at_work",
+        "unfinished",
+        "strangers",
+        "files",
+        "tables",
+        "logs",
+        "returning",
+        "job",
+    },
+    "repair": {"dry_run", "done", "left"},
+    "gc": {"dry_run", "removed", "kept", "bytes"},
     "demo": {"device", "pid", "last", "ticks", "gpu_bytes", "totals", "dump", "restore"},
 }
 QUIET = {
@@ -93,6 +110,9 @@ QUIET = {
     "jobs": "4711\n99\n",
     "doctor": "",
     "demo": "",
+    "status": "",
+    "repair": "",
+    "gc": "/ckpt/.x.stage-0123abcd\n",
 }
 PATIENCE = 60.0  # seconds; one Python starts
 
@@ -230,6 +250,33 @@ def test_a_rehearsal_tells_its_numbers(
     assert "every byte, kept as" in told
     assert "ratio" in told
     assert gpuckpt("rehearse", 4711, "--dump", "--stay", "1").code == 2
+
+
+@pytest.mark.usefixtures("flows")
+def test_status_fails_with_its_result_if_something_needs_repair(
+    gpuckpt: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuckpt.flow.status.status", lambda *_: samples.CUT_SHORT)
+    ran = gpuckpt("status", "--json")
+    assert ran.code == ran.json["exit_code"] == 10
+    assert ran.json["error"]["name"] == "unfinished"
+    (entry,) = ran.json["result"]["unfinished"]
+    assert (entry["operation"], entry["step"], entry["pids"]) == ("dump", "stream", [4711])
+    assert [found["id"] for found in entry["left"]] == ["left-checkpointed"]
+    told = gpuckpt("status").out
+    assert "blocker left-checkpointed pid 4711 python train.py:" in told
+    assert "next: gpuckpt repair" in told
+
+
+@pytest.mark.usefixtures("flows")
+def test_repair_fails_with_what_is_left(
+    gpuckpt: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = samples.CUT_SHORT.unfinished[0].left
+    monkeypatch.setattr("gpuckpt.flow.repair.repair", lambda *_: RepairResult((), left))
+    ran = gpuckpt("repair", 4711, "--json")
+    assert (ran.code, ran.json["error"]["name"]) == (10, "undo_incomplete")
+    assert len(ran.json["result"]["left"]) == 1
 
 
 def test_damage_found_by_verify_is_an_error(

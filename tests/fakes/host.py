@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gpuckpt.errors import CudaCallFailed, NoSuchProcess, Stopped
 from gpuckpt.flow.toolbox import Toolbox
 from gpuckpt.model import (
+    CudaBackend,
     CudaOutcome,
     CudaState,
     DeviceUse,
@@ -29,7 +30,7 @@ from gpuckpt.model import (
     Version,
 )
 from gpuckpt.tools.destination import Place
-from gpuckpt.tools.files import HostFile
+from gpuckpt.tools.files import HostFile, Remap
 from gpuckpt.tools.look import Look, Task
 from gpuckpt.tools.net import PortState
 from gpuckpt.tools.signs import Signs
@@ -37,7 +38,7 @@ from gpuckpt.tools.surroundings import Surroundings
 from tests.fakes import criuimages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from gpuckpt.flow.interrupts import Interrupts
@@ -110,6 +111,13 @@ class FakeHost:
     ports: dict[int, list[PortState]] = field(default_factory=dict)
     port_holders: dict[int, tuple[int, ...]] = field(default_factory=dict)
     packages: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    opened: set[int] = field(default_factory=set)
+    criu_found: dict[int, str] = field(default_factory=dict)
+    making: bool = False
+    half_made: set[int] = field(default_factory=set)
+    users: dict[str, int] = field(default_factory=dict)
+    remaps: list[Remap] = field(default_factory=list)
+    cut: set[int] = field(default_factory=set)
 
     @classmethod
     def with_job(cls, cuda: int = 2, plain: int = 1) -> FakeHost:
@@ -124,6 +132,39 @@ class FakeHost:
             host.cuda[pid] = CudaState.RUNNING
             host.gpu_bytes[pid] = GIB
         return host
+
+    def move_in(self) -> None:
+        """Make the running process the gpuckpt of this host; the one before is dead."""
+        for pid in [pid for pid, one in self.processes.items() if one.comm == f"job{pid}"]:
+            if pid < ROOT_PID:
+                del self.processes[pid]
+        me = os.getpid()
+        # not the start time of any other gpuckpt: pids are given again
+        self.processes[me] = process(me)
+
+    def after_the_death_of_gpuckpt(self, *, helpers: bool, criu: bool = True) -> None:
+        """Do what CRIU, the kernel and the driver's helpers do when gpuckpt has been killed.
+
+        A CRIU that finds nobody to ask turns back, unless it was killed too: then its tasks stay.
+        """
+        self.adopting = False
+        for pid, one in list(self.processes.items()):
+            if one.ppid not in self.processes:
+                self.processes[pid] = replace(one, ppid=1)
+            if one.state == "t":
+                self.processes[pid] = replace(one, state=self.criu_found.get(pid, "S"))
+        if self.making and criu:
+            for pid in self.restored:
+                self.processes.pop(pid, None)
+                self.cuda.pop(pid, None)
+        elif self.making:
+            self.half_made |= set(self.restored)
+        self.making = False
+        armed, self.armed, self.opened = self.armed, {}, set()
+        for pid, first in armed.items():
+            if helpers and first is CudaState.RUNNING and pid in self.cuda:
+                self.cuda[pid] = first
+                self.processes[pid] = replace(self.processes[pid], state="S")
 
     def toolbox(self, state_dir: Path) -> Toolbox:
         """Return tools that count every call and fail where the fault says so."""
@@ -224,6 +265,8 @@ class _Proc:
         return {pid: self.host.ran.get(pid, 0) for pid in pids}
 
     def ancestors(self, pid: int) -> tuple[int, ...]:
+        if pid not in self.host.processes:
+            return ()
         above = self.host.processes[pid].ppid
         return (above, *self.ancestors(above)) if above in self.host.processes else (above,)
 
@@ -259,6 +302,17 @@ class _Proc:
                 self.host.ended_live.append(ref.pid)
             del self.host.processes[ref.pid]
             self.host.cuda.pop(ref.pid, None)
+
+    def wake(self, ref: ProcessRef) -> None:
+        if self.alive(ref):
+            now = self.host.processes[ref.pid]
+            self.host.processes[ref.pid] = replace(now, state="S")
+
+    def half_made(self, pid: int) -> bool:
+        return pid in self.host.half_made
+
+    def users(self, paths: Collection[str]) -> dict[str, int]:
+        return {path: self.host.users[path] for path in paths if path in self.host.users}
 
     def signal(self, pid: int, signum: int) -> None:
         del pid, signum
@@ -337,15 +391,25 @@ class _Cuda:
 
     host: FakeHost
 
+    def describe(self) -> CudaBackend:
+        return CudaBackend("bindings", "13.3.1", "13.0")
+
     def states(self, pids: Sequence[int]) -> dict[int, CudaState]:
+        there = [pid for pid in pids if pid in self.host.processes]
+        stopped = {pid for pid in there if self.host.processes[pid].state in {"T", "t"}}
+        if unasked := stopped - self.host.opened:
+            outcomes = [CudaOutcome(pid, "state", "STOPPED") for pid in sorted(unasked)]
+            raise CudaCallFailed("state", outcomes)
         return {pid: self.host.cuda.get(pid, CudaState.NONE) for pid in pids}
 
     def open(self, first: Mapping[int, CudaState], threads: Mapping[int, int]) -> dict[int, int]:
         self.host.armed |= first
+        self.host.opened |= set(first)
         return {pid: threads.get(pid) or pid + 1000 for pid in first}
 
     def close(self) -> None:
         self.host.armed.clear()
+        self.host.opened.clear()
 
     def lock(self, pids: Sequence[int], timeout: float) -> dict[int, CudaState]:
         del timeout
@@ -380,11 +444,17 @@ class _Cuda:
             legal = now in {before, after}
             if legal:
                 self.host.cuda[pid] = after
+                self._park(pid, stopped=after is CudaState.CHECKPOINTED)
             error = "" if legal else "ILLEGAL_STATE"
             outcomes.append(CudaOutcome(pid, action, error, now, self.host.cuda[pid]))
         if any(not outcome.ok for outcome in outcomes):
             raise CudaCallFailed(action, outcomes)
         return dict.fromkeys(pids, after)
+
+    def _park(self, pid: int, *, stopped: bool) -> None:
+        """As the helpers do: a process whose state is away must not run."""
+        now = self.host.processes[pid]
+        self.host.processes[pid] = replace(now, state="T" if stopped else "S")
 
 
 @dataclass
@@ -397,6 +467,7 @@ class _Criu:
     def dump(self, run: DumpRun) -> None:
         tree = _Proc(self.host).tree(run.pid)
         for one in tree.processes:
+            self.host.criu_found[one.pid] = one.state
             self.host.processes[one.pid] = replace(one, state="t")
         try:
             for name, data in criuimages.of_tree(tree, self.host.pages).items():
@@ -421,12 +492,16 @@ class _Criu:
         if select.select([run.stop_fd], [], [], 0)[0]:
             raise Stopped("stopped by a signal")
         me = os.getpid()
+        self.host.making = True
         for pid, one in self.host.restored.items():
             below = one if one.ppid in self.host.restored else replace(one, ppid=me)
             self.host.processes[pid] = below
         for pid in self.host.gpu_bytes:
             self.host.cuda[pid] = CudaState.CHECKPOINTED
-        self.host.around("criu.approve", run.approve)
+            self.host.processes[pid] = replace(self.host.processes[pid], state="T")
+        run.approve()
+        self.host.making = False
+        self.host.around("criu.approve", lambda: None)
 
 
 def _pipe(run: DumpRun, name: str, data: bytes) -> None:
@@ -501,10 +576,19 @@ class _Files:
     def packages(self, prefix: str) -> tuple[str, ...] | None:
         return self.host.packages.get(prefix)
 
+    def remaps(self, folder: str) -> tuple[Remap, ...]:
+        return tuple(one for one in self.host.remaps if one.path.startswith(f"{folder}/"))
+
+    def remove(self, path: str) -> None:
+        self.host.remaps = [one for one in self.host.remaps if one.path != path]
+
 
 @dataclass
 class _Net:
-    """Every port is free but those in `host.ports`: one state after the other, the last stays."""
+    """Every port is free but those in `host.ports`: one state after the other, the last stays.
+
+    `host.cut` are the processes whose connections CRIU has cut.
+    """
 
     host: FakeHost
 
@@ -518,7 +602,15 @@ class _Net:
         return self.host.port_holders.get(port, ())
 
     def free_connections(self, pids: Iterable[int], log: Path) -> None:
-        del pids, log
+        del log
+        self.host.cut -= set(pids)
+
+    def cut(self, pids: Iterable[int], log: Path) -> tuple[str, ...]:
+        del log
+        return tuple(f"TCP connections of process {pid}" for pid in pids if pid in self.host.cut)
+
+    def tables(self) -> tuple[str, ...]:
+        return ()
 
 
 @dataclass

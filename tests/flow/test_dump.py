@@ -66,7 +66,7 @@ def test_what_a_killed_dump_had_is_removed_by_the_next(tmp_path: Path) -> None:
         boot_id="boot",
         owner=ProcessRef(999_999, 1),
         image="/image",
-        processes=(),
+        processes=(ProcessRef(ROOT_PID, 1),),
         first={},
     )
     Journal(tmp_path / "state").open(dead, lambda _ref: True)

@@ -121,6 +121,13 @@ while True:
 """
 
 
+def _left(place: Field, *args: object) -> list[str]:
+    """Return the ids of what `status` says is left."""
+    found = place.gpuckpt("status", *args)
+    assert found.error == "unfinished"
+    return [one["id"] for one in found.json["error"]["findings"]]
+
+
 @pytest.mark.parametrize("victim", ["nobody", "criu", "both"])
 def test_connections_live_through_a_dump_that_fails(place: Field, victim: str) -> None:
     """CRIU cuts them for the time of a dump; a job that runs on with dead ones is not put back."""
@@ -140,7 +147,10 @@ def test_connections_live_through_a_dump_that_fails(place: Field, victim: str) -
         dumping.wait(120)
         wait_for("the job is let go", lambda: state_of(job.pid) not in {"t", "T"})
         if victim == "both":
-            place.gpuckpt("dump", job.pid, "-o", place.folder / "none" / "image")
+            assert place.gpuckpt("dump", job.pid, "-o", place.folder / "b").error == "unfinished"
+            assert "left-tcp" in _left(place, job.pid)
+            assert place.gpuckpt("repair").result["left"] == []
+            assert place.gpuckpt("status").code == 0
         peer.setblocking(False)
         with suppress(BlockingIOError):
             peer.recv(1 << 20)  # all that had come before

@@ -1,0 +1,162 @@
+"""gc: remove what runs that are over have left on disk. Never an image, never a process's file."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from gpuckpt.errors import GpuckptError
+from gpuckpt.flow.journal import Journal
+from gpuckpt.flow.leftovers import cut_short
+from gpuckpt.flow.workspace import kept_logs, run_folders
+from gpuckpt.image.names import MANIFEST
+from gpuckpt.image.stage import sweep
+from gpuckpt.image.store import Image
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuckpt.flow.interrupts import Interrupts
+    from gpuckpt.flow.toolbox import Toolbox
+
+LOG_DAYS: Final = 30
+_DAY: Final = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class GcRequest:
+    """Where to look beside the state directory; or only what would be removed."""
+
+    folders: tuple[Path, ...] = ()
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """One thing that was removed, or would be; `bytes` on disk."""
+
+    kind: str
+    path: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class GcResult:
+    """What was removed, or would be, and what was left although it looks like litter, and why."""
+
+    removed: tuple[Removed, ...]
+    kept: tuple[tuple[str, str], ...]
+    dry_run: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """How much room there is more."""
+        return sum(one.bytes for one in self.removed)
+
+
+def gc(tools: Toolbox, request: GcRequest, interrupts: Interrupts) -> GcResult:
+    """Remove litter: of this state directory, and in the folders named.
+
+    Stages are looked for beside every image that the journal names and in the folders, the names
+    that CRIU makes (link_remap.N) in these only: an image that nobody knows of may need them.
+
+    Raises:
+        Interrupted: stopped between two things; what was removed is gone.
+    """
+    named, dry_run = list(request.folders), request.dry_run
+    journal = Journal(tools.state_dir)
+    runs = run_folders(tools.state_dir)  # first: an entry is always older than its folder
+    entries = journal.entries()
+    ids = {entry.id for entry in entries}
+    removed: list[Removed] = []
+    kept: list[tuple[str, str]] = []
+    places = {Path(entry.image).parent for entry in entries if entry.image} | set(named)
+    for place in sorted(places):
+        interrupts.check()
+        removed += _stages(place, dry_run=dry_run)
+    for folder in runs:
+        interrupts.check()
+        if folder.name not in ids:
+            removed.append(Removed("run folder", str(folder), _size(folder)))
+            if not dry_run:
+                shutil.rmtree(folder, ignore_errors=True)
+    removed += _old_logs(tools.state_dir, dry_run=dry_run)
+    if any(not cut_short(tools, entry) for entry in entries):
+        kept += ((str(place), "a gpuckpt is at work: names of CRIU are left") for place in named)
+    else:
+        gone, left = _remaps(tools, named, dry_run=dry_run)
+        removed += gone
+        kept += left
+    return GcResult(tuple(removed), tuple(kept), dry_run)
+
+
+def _stages(place: Path, *, dry_run: bool) -> Iterator[Removed]:
+    sizes = {path: _size(path) for path in sweep(place, lambda _owner: False, dry_run=True)}
+    gone = sizes if dry_run else sweep(place, lambda _owner: False)
+    yield from (Removed("stage", str(path), sizes.get(path, 0)) for path in gone)
+
+
+def _old_logs(state_dir: Path, *, dry_run: bool) -> Iterator[Removed]:
+    oldest = time.time() - LOG_DAYS * _DAY
+    for log in kept_logs(state_dir):
+        seen = log.stat()
+        if seen.st_mtime < oldest:
+            if not dry_run:
+                log.unlink(missing_ok=True)
+            yield Removed("log", str(log), seen.st_blocks * 512)
+
+
+def _remaps(
+    tools: Toolbox, folders: list[Path], *, dry_run: bool
+) -> tuple[list[Removed], list[tuple[str, str]]]:
+    """Remove the names that CRIU made and that no known image and no process needs."""
+    found = [one for folder in folders for one in tools.files.remaps(str(folder))]
+    needed = {place: image for image in _images(folders) for place in _links(image)}
+    users = tools.proc.users({one.path for one in found})
+    removed: list[Removed] = []
+    kept: list[tuple[str, str]] = []
+    for one in found:
+        if one.path in users:
+            kept.append((one.path, f"process {users[one.path]} has it open"))
+        elif image := needed.get(one.path) or needed.get(os.path.dirname(one.path)):  # noqa: PTH120
+            kept.append((one.path, f"the image {image} may need it"))
+        else:
+            if not dry_run:
+                tools.files.remove(one.path)
+            removed.append(Removed("remap file", one.path, one.bytes))
+    return removed, kept
+
+
+def _images(folders: list[Path]) -> Iterator[Path]:
+    for folder in folders:
+        for place in (folder, *folder.glob("*")):
+            if (place / MANIFEST).is_file():
+                yield place
+
+
+def _links(image: Path) -> Iterator[str]:
+    """Return the folders in which an image finds files by names that CRIU made.
+
+    Which names these are is in CRIU's own files; that it needs any is in the manifest.
+    """
+    try:
+        with Image.open(image, trust=False) as opened:
+            if opened.manifest.options.link_remap:
+                yield "/dev/shm"  # noqa: S108 - the system's, not a temporary file of ours
+                yield from {os.path.dirname(one.path) for one in opened.manifest.outside.files}  # noqa: PTH120
+    except GpuckptError:
+        return
+
+
+def _size(path: Path) -> int:
+    total = 0
+    for folder, _, files in os.walk(path):
+        for name in files:
+            with suppress(OSError):
+                total += os.lstat(os.path.join(folder, name)).st_blocks * 512  # noqa: PTH118
+    return total

@@ -1,0 +1,192 @@
+"""repair: put back what runs that were cut short have left, or say why it cannot be.
+
+Written down itself, so that nobody else works on the same processes meanwhile; safe to be run
+again, and to be stopped between two steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpuckpt.errors import GpuckptError, ProcessUnfit
+from gpuckpt.flow.gpu import CudaTree, states_of
+from gpuckpt.flow.leftovers import cut_short, left_of, suspension
+from gpuckpt.flow.mending import Deed, Mender
+from gpuckpt.flow.operation import Operation
+from gpuckpt.flow.recover import concerns, story
+from gpuckpt.flow.tasks import check_target
+from gpuckpt.model import CudaState, GpuUse, blocker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from gpuckpt.events import Reporter
+    from gpuckpt.flow.interrupts import Interrupts
+    from gpuckpt.flow.journal import Entry
+    from gpuckpt.flow.toolbox import Toolbox
+    from gpuckpt.model import Finding, Tree
+
+_SUSPENDED = frozenset({CudaState.LOCKED, CudaState.CHECKPOINTED, CudaState.FAILED})
+
+
+@dataclass(frozen=True, slots=True)
+class RepairRequest:
+    """What to repair: everything, or what concerns one process's tree; or only what would be."""
+
+    pid: int | None = None
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RepairResult:
+    """What was put right, or would be, and what is left."""
+
+    done: tuple[Deed, ...]
+    left: tuple[Finding, ...]
+    dry_run: bool = False
+
+
+def repair(
+    tools: Toolbox, request: RepairRequest, reporter: Reporter, interrupts: Interrupts
+) -> RepairResult:
+    """Put right what the journal tells of, and with a pid what somebody else has suspended there.
+
+    Raises:
+        NoSuchProcess, Forbidden: the pid names nothing that may be touched.
+        ProcessUnfit: another gpuckpt is at work on it.
+        Interrupted: stopped between two steps; what was done stays done.
+    """
+    operation = Operation.begin("repair", tools, reporter, interrupts)
+    done: list[Deed] = []
+    left: list[Finding] = []
+    for entry in _entries(operation, request.pid):
+        interrupts.check()
+        if request.dry_run:
+            found = left_of(tools, entry)
+            done += (Deed(f"{one.id}: {one.object}", one.pid) for one in found)
+            done += [Deed(f"forget {story(entry, found)}")]
+            continue
+        with operation.record.phase("repair", f"{entry.operation} of {entry.started}"):
+            deeds, failed = _mend(operation, entry)
+        done += deeds
+        left += failed
+    if request.pid is not None and not done and not left:
+        deeds, failed = _strangers(operation, request.pid, dry_run=request.dry_run)
+        done += deeds
+        left += failed
+    return RepairResult(tuple(done), tuple(left), request.dry_run)
+
+
+def _entries(operation: Operation, pid: int | None) -> list[Entry]:
+    """Return the entries to be mended; with a pid those about its tree or its image's pids."""
+    tools = operation.tools
+    pids: set[int] = set()
+    if pid is not None:
+        pids = {pid}
+        if tools.proc.process(pid) is not None:
+            pids |= set(tools.proc.tree(pid).pids)
+    return [
+        entry
+        for entry in operation.journal.entries()
+        if cut_short(tools, entry) and (pid is None or concerns(entry, pids, ""))
+    ]
+
+
+def _mend(operation: Operation, entry: Entry) -> tuple[list[Deed], list[Finding]]:
+    """Mend one entry under one of our own, so that nobody else does."""
+    mender = Mender(operation.tools, operation.journal, operation.interrupts, entry)
+
+    def work() -> None:
+        mender.mend()
+        mender.failed += (one for one in _after(operation, entry) if one.blocks)
+
+    root = min((ref.pid for ref in entry.processes), default=0)
+    mine = operation.enter(root, entry.image, entry.processes, pids=entry.pids)
+    _closing(operation, mine, work)
+    if not mender.failed:
+        mender.deeds.append(Deed(f"the {entry.operation} of {entry.started} is forgotten"))
+    return mender.deeds, mender.failed
+
+
+def _after(operation: Operation, entry: Entry) -> tuple[Finding, ...]:
+    """Return what is still left of an entry that could not be closed."""
+    open_ones = {one.id for one in operation.journal.entries()}
+    return left_of(operation.tools, entry) if entry.id in open_ones else ()
+
+
+def _closing(operation: Operation, mine: Entry, work: Callable[[], None]) -> None:
+    try:
+        work()
+    finally:
+        operation.journal.close(mine)
+
+
+def _strangers(
+    operation: Operation, pid: int, *, dry_run: bool
+) -> tuple[list[Deed], list[Finding]]:
+    """Bring back what somebody else's tool has suspended in the tree that was named.
+
+    Raises:
+        ProcessUnfit: a living gpuckpt is at work there.
+    """
+    tools = operation.tools
+    check_target(tools, pid)
+    tree = tools.proc.tree(pid)
+    _refuse_busy(operation, tree)
+    states = states_of(tools, tree.pids)
+    away = {one: state for one, state in states.items() if state in _SUSPENDED}
+    commands = {process.pid: process.command for process in tree.processes}
+    lost = [
+        suspension(one, state, commands[one], "")
+        for one, state in away.items()
+        if state is CudaState.FAILED
+    ]
+    back = sorted(one for one, state in away.items() if state is not CudaState.FAILED)
+    if dry_run or not back:
+        return [Deed(f"bring back from {away[one]}", one) for one in back], lost
+    first = dict.fromkeys(back, CudaState.RUNNING)
+    refs = [process.ref for process in tree.processes]
+    mine = operation.enter(pid, "", refs, first)
+    try:
+        _closing(operation, mine, lambda: _bring_back(operation, first))
+    except GpuckptError as why:
+        reason = f"It could not be brought back: {why}."
+        lost.append(blocker("not-repaired", commands[back[0]], reason, why.hint, back[0]))
+        return [], lost
+    return [Deed(f"its CUDA state was {away[one]} and is running", one) for one in back], lost
+
+
+def _bring_back(operation: Operation, first: dict[int, CudaState]) -> None:
+    try:
+        cuda = CudaTree(operation.tools, operation.interrupts, first)
+        cuda.expect(_most(operation.tools, first))
+        cuda.open()
+        cuda.bring_back()
+    finally:
+        operation.tools.cuda.close()
+
+
+def _most(tools: Toolbox, pids: Iterable[int]) -> Iterator[GpuUse]:
+    """Say what the processes need at most: nobody recorded it, but it lies in their own memory.
+
+    On which GPU it was nobody knows either; at least one must have the room.
+    """
+    facts = tools.nvidia.facts()
+    if facts is None or not facts.gpus:
+        return
+    freest = max(facts.gpus, key=lambda gpu: gpu.memory_free)
+    for pid in pids:
+        process = tools.proc.process(pid)
+        if process is not None:
+            yield GpuUse(pid, freest.uuid, min(process.rss, freest.memory_total))
+
+
+def _refuse_busy(operation: Operation, tree: Tree) -> None:
+    for entry in operation.journal.entries():
+        if concerns(entry, tree.pids, "") and not cut_short(operation.tools, entry):
+            raise ProcessUnfit(
+                f"another gpuckpt (pid {entry.owner.pid}) runs a {entry.operation} on "
+                f"process {tree.root.pid}",
+                hint="Wait until it has ended.",
+            )

@@ -1,0 +1,175 @@
+"""status: what is at work, and what was left by what no longer is. Read only.
+
+The journal says what gpuckpt itself has done; the driver says of every other process whether
+somebody has suspended it. A process that is stopped is never asked about: the driver would wait.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpuckpt.errors import DriverUnfit, NotPrivileged
+from gpuckpt.flow.journal import Journal
+from gpuckpt.flow.leftovers import ask, cut_short, left_of, parked, suspension
+from gpuckpt.flow.recover import HELPER, concerns, helpers_at_work
+from gpuckpt.flow.tasks import check_target
+from gpuckpt.flow.workspace import kept_logs, run_folders
+from gpuckpt.model import CudaState, warning
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+    from pathlib import Path
+
+    from gpuckpt.flow.journal import Entry
+    from gpuckpt.flow.toolbox import Toolbox
+    from gpuckpt.model import Finding, Process, Tree
+
+_AWAY = frozenset({CudaState.LOCKED, CudaState.CHECKPOINTED, CudaState.FAILED})
+_STATES = {"T": "stopped", "t": "held by a tracer", "Z": "ended", "D": "waiting for the kernel"}
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """An operation that was cut short, and what is left of it."""
+
+    entry: Entry
+    left: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One process of a job: how the kernel and the driver see it."""
+
+    process: Process
+    state: str
+    cuda: CudaState
+
+
+@dataclass(frozen=True, slots=True)
+class StatusResult:
+    """All there is to tell; `returning`: helpers of a gpuckpt that died are still at work.
+
+    `strangers` are processes that somebody else has suspended, `files` what `gpuckpt gc` removes
+    or what nobody can read, `tables` packet filter tables that a CRIU has made.
+    """
+
+    at_work: tuple[Entry, ...]
+    unfinished: tuple[Unfinished, ...]
+    strangers: tuple[Finding, ...]
+    files: tuple[Finding, ...]
+    tables: tuple[str, ...]
+    logs: tuple[Path, ...]
+    returning: bool
+    job: tuple[Member, ...] = ()
+
+    @property
+    def needs_repair(self) -> bool:
+        """Whether `gpuckpt repair` has something to do."""
+        return bool(self.unfinished or self.strangers)
+
+
+def status(tools: Toolbox, pid: int | None = None) -> StatusResult:
+    """Look at what is at work and what was left; with a pid at its tree alone.
+
+    Raises:
+        NoSuchProcess, Forbidden: the pid names nothing that is a job.
+        NotPrivileged: this user may not look into the processes.
+    """
+    tree = None
+    if pid is not None:
+        check_target(tools, pid)
+        tree = tools.proc.tree(pid)
+    journal = Journal(tools.state_dir)
+    runs = run_folders(tools.state_dir)  # first: an entry is always older than its folder
+    entries = journal.entries()
+    known = {ref.pid for entry in entries for ref in entry.processes}
+    mine = [entry for entry in entries if tree is None or concerns(entry, tree.pids, "")]
+    dead = [entry for entry in mine if cut_short(tools, entry)]
+    job = _members(tools, tree, entries) if tree else ()
+    return StatusResult(
+        at_work=tuple(entry for entry in mine if entry not in dead),
+        unfinished=tuple(Unfinished(entry, left_of(tools, entry)) for entry in dead),
+        strangers=_strangers(job, known) if tree else _everywhere(tools, known),
+        files=() if tree else (*_strange(journal), *_forgotten(runs, entries)),
+        tables=() if tree else tools.net.tables(),
+        logs=() if tree else kept_logs(tools.state_dir),
+        returning=bool(dead) and helpers_at_work(tools),
+        job=job,
+    )
+
+
+def _members(tools: Toolbox, tree: Tree, entries: Collection[Entry]) -> tuple[Member, ...]:
+    askable = [one.pid for one in tree.processes if one.state not in "TtZX"]
+    states = ask(tools, _candidates(tools, askable))
+    frozen = {task.process.pid: task.frozen for task in tools.proc.look(tree).tasks}
+    found = []
+    for process in tree.processes:
+        state = _STATES.get(process.state, "runs")
+        if any(parked(process, entry) for entry in entries):
+            state = "parked by gpuckpt"
+        elif frozen.get(process.pid):
+            state = f"frozen by {frozen[process.pid]}"
+        found.append(Member(process, state, states.get(process.pid, CudaState.NONE)))
+    return tuple(found)
+
+
+def _strangers(job: tuple[Member, ...], known: Collection[int]) -> tuple[Finding, ...]:
+    return tuple(
+        _suspended(one.process, one.cuda)
+        for one in job
+        if one.cuda in _AWAY and one.process.pid not in known
+    )
+
+
+def _everywhere(tools: Toolbox, known: Collection[int]) -> tuple[Finding, ...]:
+    """Look for suspended processes on the whole host, those of our own entries left out."""
+    try:
+        if tools.cuda.describe().kind == "none":
+            return ()
+    except DriverUnfit:
+        return ()
+    processes = {}
+    for pid in tools.proc.pids():
+        process = tools.proc.process(pid)
+        if process is None or pid in known or process.state in "TtZX" or HELPER in process.argv:
+            continue
+        processes[pid] = process
+    states = ask(tools, _candidates(tools, processes))
+    return tuple(_suspended(processes[pid], states[pid]) for pid in states if states[pid] in _AWAY)
+
+
+def _candidates(tools: Toolbox, pids: Collection[int]) -> Iterator[int]:
+    for pid in pids:
+        try:
+            yield from tools.proc.cuda_candidates([pid])
+        except NotPrivileged:
+            # not even root sees the files of some (seen: pid 1 of a Firecracker machine)
+            if tools.host.facts().euid != 0:
+                raise
+
+
+def _suspended(process: Process, state: CudaState) -> Finding:
+    remedy = (
+        f"Somebody else's tool did that: let it finish, or `gpuckpt repair {process.pid}` brings "
+        "the process back."
+    )
+    return suspension(process.pid, state, process.command, remedy)
+
+
+def _strange(journal: Journal) -> Iterator[Finding]:
+    for one in journal.strange():
+        yield warning(
+            "journal-entry",
+            str(one.path),
+            f"It cannot be acted on: {one.why}.",
+            "See that no job is stopped or locked, then remove the file.",
+        )
+
+
+def _forgotten(runs: tuple[Path, ...], entries: Collection[Entry]) -> Iterator[Finding]:
+    ids = {entry.id for entry in entries}
+    for folder in runs:
+        if folder.name not in ids:
+            reason = "It is the work folder of a run that the journal no longer knows."
+            yield warning("run-folder", str(folder), reason, "`gpuckpt gc` removes it.")

@@ -1,0 +1,203 @@
+"""SIGKILL of gpuckpt at every external call of a dump and a restore, then `repair`.
+
+The operation runs in a child that ends, without any undo, after its n-th call. What the
+kernel, CRIU and the driver's helpers do then is played by hand, the helpers acting or not.
+Afterwards the job runs or is gone with its image whole, nothing is left over, and whatever a new
+dump says before the repair is true.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import warnings
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuckpt.errors import GpuckptError, Unfinished
+from gpuckpt.events import Silent
+from gpuckpt.flow.dump import dump
+from gpuckpt.flow.interrupts import Interrupts
+from gpuckpt.flow.journal import Journal
+from gpuckpt.flow.repair import RepairRequest, repair
+from gpuckpt.flow.request import DumpRequest, RestoreRequest
+from gpuckpt.flow.restore import restore
+from gpuckpt.flow.status import status
+from gpuckpt.image.store import Image
+from gpuckpt.model import CudaState
+from tests.fakes.host import ROOT_PID, FakeHost, Fault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+SIZE = {"cuda": 1, "plain": 1}
+CALM = Interrupts()  # nobody sends a signal here, and each has a descriptor
+
+
+def killed(host: FakeHost, folder: Path, run: Callable[[FakeHost], object]) -> FakeHost | None:
+    """Run in a child that ends at the fault; return the host as it was then, None if it did not."""
+    note = folder / "host.pickle"
+
+    def die(host: FakeHost) -> None:
+        host.fault = host.interrupts = None
+        note.write_bytes(pickle.dumps(host))
+        os._exit(9)
+
+    host.fault = replace(host.fault, kind=die) if host.fault else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # pytest's workers have threads
+        pid = os.fork()
+    if pid == 0:
+        with suppress(BaseException):
+            host.move_in()
+            run(host)
+        os._exit(0)
+    status_ = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if status_ != 9:
+        return None
+    found = pickle.loads(note.read_bytes())  # noqa: S301 - our own
+    note.unlink()
+    found.move_in()
+    return found
+
+
+def dumping(folder: Path) -> Callable[[FakeHost], object]:
+    (folder / "state").mkdir(parents=True, exist_ok=True)
+
+    def run(host: FakeHost) -> object:
+        request = DumpRequest(ROOT_PID, folder / "image")
+        return dump(host.toolbox(folder / "state"), request, Silent(), CALM)
+
+    return run
+
+
+def restoring(image: Path, state: Path) -> Callable[[FakeHost], object]:
+    state.mkdir(parents=True, exist_ok=True)
+
+    def run(host: FakeHost) -> object:
+        request = RestoreRequest(image, settle=0.0)
+        return restore(host.toolbox(state), request, Silent(), CALM)
+
+    return run
+
+
+def calls_of(host: FakeHost, run: Callable[[FakeHost], object]) -> list[str]:
+    run(host)
+    return list(host.calls)
+
+
+def mend(host: FakeHost, state: Path) -> None:
+    """Repair, and see that it is all there was: nothing more to be done, nothing noted."""
+    host.calls.clear()
+    result = repair(host.toolbox(state), RepairRequest(), Silent(), CALM)
+    assert not result.left
+    again = repair(host.toolbox(state), RepairRequest(), Silent(), CALM)
+    assert not again.done
+    assert not again.left
+    assert not status(host.toolbox(state)).needs_repair
+    assert not Journal(state).entries()
+    assert not list((state / "run").glob("*")), "a work folder was left"
+    assert not host.armed
+
+
+def truth_told(host: FakeHost, folder: Path) -> bool:
+    """Return whether a process has to be put back: then a new dump refuses, as status says."""
+    seen = status(host.toolbox(folder / "state"))
+    blocked = [found for one in seen.unfinished for found in one.left if found.blocks]
+    before = pickle.dumps((host.processes, host.cuda))
+    if not blocked:
+        return False
+    request = DumpRequest(ROOT_PID, folder / "other")
+    with pytest.raises(Unfinished) as caught:
+        dump(host.toolbox(folder / "state"), request, Silent(), CALM)
+    assert [found.id for found in caught.value.findings] == [found.id for found in blocked]
+    assert pickle.dumps((host.processes, host.cuda)) == before
+    return True
+
+
+def places(calls: list[str]) -> list[int]:
+    """Return where to kill: after every call, but of a row of the same one only the last."""
+    following = [*calls[1:], ""]
+    return [
+        n for n, (name, then) in enumerate(zip(calls, following, strict=True), 1) if name != then
+    ]
+
+
+@pytest.mark.parametrize("helpers", [True, False], ids=["helpers act", "helpers dead"])
+def test_a_dump_killed_at_every_call(tmp_path: Path, *, helpers: bool) -> None:
+    calls = calls_of(FakeHost.with_job(**SIZE), dumping(tmp_path / "good"))
+    told = 0
+    for number in places(calls):
+        folder = tmp_path / str(number)
+        before = FakeHost.with_job(**SIZE)
+        victim = FakeHost.with_job(**SIZE)
+        victim.fault = Fault(number, "", "after")
+        host = killed(victim, tmp_path, dumping(folder))
+        where = (number, calls[number - 1])
+        assert host is not None, where
+        host.after_the_death_of_gpuckpt(helpers=helpers)
+        told += truth_told(host, folder)
+        mend(host, folder / "state")
+        left = {path.name for path in folder.iterdir()}
+        if ROOT_PID in host.processes:  # it runs, beside its image if that was complete
+            assert host.processes == before.processes, where
+            assert host.cuda == before.cuda, where
+            assert left <= {"state", "image"}, where
+        else:
+            assert not host.cuda, where
+            assert left == {"state", "image"}, where
+        if "image" in left:
+            with Image.open(folder / "image") as image:
+                image.check_sizes()
+    assert bool(told) is not helpers, "only dead helpers leave something to be put back"
+
+
+@pytest.fixture(scope="module")
+def dumped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dumped")
+    dumping(folder)(FakeHost.with_job(**SIZE))
+    return folder / "image"
+
+
+def target() -> FakeHost:
+    """Return a host without the job, ready to take it back."""
+    host = FakeHost.with_job(**SIZE)
+    host.restored = {pid: one for pid, one in host.processes.items() if pid >= ROOT_PID}
+    for pid in host.restored:
+        del host.processes[pid]
+    host.cuda.clear()
+    return host
+
+
+@pytest.mark.parametrize("criu", ["turns back", "dead"])
+def test_a_restore_killed_at_every_call(tmp_path: Path, dumped: Path, criu: str) -> None:
+    """The job is gone, suspended first, or runs whole; the image can be restored again."""
+    calls = calls_of(target(), restoring(dumped, tmp_path / "good"))
+    whole = 0
+    for number in places(calls):
+        state = tmp_path / str(number)
+        victim = target()
+        victim.fault = Fault(number, "", "after")
+        host = killed(victim, tmp_path, restoring(dumped, state))
+        where = (number, calls[number - 1])
+        assert host is not None, where
+        host.after_the_death_of_gpuckpt(helpers=True, criu=criu == "turns back")
+        with suppress(GpuckptError):
+            restoring(dumped, state)(host)  # refused, or starts nothing beside what is there
+            continue  # nothing stood in its way: the first one had not begun
+        mend(host, state)
+        assert not host.ended_live, where
+        if ROOT_PID in host.processes:
+            whole += 1
+            assert set(host.restored) <= set(host.processes), where
+            assert set(host.cuda.values()) == {CudaState.RUNNING}, where
+        else:
+            assert set(host.processes).isdisjoint(host.restored), where
+            assert not host.cuda, where
+            restoring(dumped, state)(host)
+            assert set(host.cuda.values()) == {CudaState.RUNNING}
+    assert whole, "a restore that was only to be looked at must be kept"
