@@ -38,6 +38,7 @@ from gpuckpt.flow.rules import (
     room,
     root,
     software,
+    strays,
     supervisor,
 )
 from gpuckpt.model import Severity
@@ -66,6 +67,7 @@ RULES: Final[tuple[Rule, ...]] = (
     *host.RULES,
     *supervisor.RULES,
     *software.RULES,
+    *strays.RULES,
     *room.RULES,
 )
 

@@ -20,7 +20,7 @@ from gpuckpt.tools.locks import HeldLock, LockRival, rivals
 from gpuckpt.tools.mappings import Mapped, mapped_by, mappings
 from gpuckpt.tools.outside import Holder, OutsidePeer, OutsidePipe, WaitingClient, outside
 from gpuckpt.tools.places import OddFile, mounts, odd_files
-from gpuckpt.tools.procfs import kibibytes, link, parse_status, read, stats
+from gpuckpt.tools.procfs import Stat, kibibytes, link, parse_status, read, stats
 from gpuckpt.tools.sockets import InetSocket, tcp_sockets, unread_netlink
 from gpuckpt.tools.surroundings import label
 
@@ -77,6 +77,7 @@ class Look:
     """A tree and what ties it to the world outside.
 
     `above` are its ancestors, nearest first; `tracers` the names of those who trace any of it.
+    `strays` are processes outside the tree in sessions or groups that it leads.
     `shared_by` has all processes of the host that map the files of CUDA IPC which the tree maps.
     """
 
@@ -104,11 +105,13 @@ class Look:
     watches: tuple[LostWatch, ...] = ()
     odd_files: tuple[OddFile, ...] = ()
     huge_left: int | None = None
+    strays: tuple[Stat, ...] = ()
 
 
 def look(root: Path, tree: Tree, ancestors: tuple[int, ...]) -> Look:
     """Look at all processes of a tree under the /proc at `root`; `ancestors` are those above it."""
-    names = {one.pid: one.comm for one in stats(root)}
+    everybody = tuple(stats(root))
+    names = {one.pid: one.comm for one in everybody}
     groups = Cgroups(root)
     crowd = {one.pid: _threads(root, one) for one in tree.processes}
     sleepers = ((pid, one) for pid, found in crowd.items() for one in found if one.state == "D")
@@ -156,12 +159,20 @@ def look(root: Path, tree: Tree, ancestors: tuple[int, ...]) -> Look:
         odd_files=odd_files(
             root, [(one.process.pid, one.descriptors, one.mapped) for one in here], known
         ),
+        strays=_strays(everybody, tree),
     )
 
 
 def _threads(root: Path, process: Process) -> tuple[Thread, ...]:
     found = (threads.thread(f"{root}/{process.pid}", tid) for tid in process.threads)
     return tuple(one for one in found if one is not None)
+
+
+def _strays(everybody: Iterable[Stat], tree: Tree) -> tuple[Stat, ...]:
+    inside = set(tree.pids)
+    return tuple(
+        one for one in everybody if one.pid not in inside and {one.sid, one.pgid} & inside
+    )
 
 
 def _task(
