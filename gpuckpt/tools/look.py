@@ -169,10 +169,18 @@ def _threads(root: Path, process: Process) -> tuple[Thread, ...]:
 
 
 def _strays(everybody: Iterable[Stat], tree: Tree) -> tuple[Stat, ...]:
+    """Return who is in a session or group of the tree and not below it, not even as of now."""
     inside = set(tree.pids)
-    return tuple(
-        one for one in everybody if one.pid not in inside and {one.sid, one.pgid} & inside
-    )
+    known = {one.pid: one for one in everybody}
+
+    def below(one: Stat | None) -> bool:
+        for _ in known:  # a snapshot of many moments may hold a circle
+            if one is None or one.pid in inside:
+                break
+            one = known.get(one.ppid)
+        return one is not None and one.pid in inside
+
+    return tuple(one for one in known.values() if {one.sid, one.pgid} & inside and not below(one))
 
 
 def _task(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gpuckpt.model import blocker
+from gpuckpt.model import blocker, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -165,15 +165,22 @@ def tracer(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
 
 
 def stopped(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
-    """A stopped process cannot answer the driver, whose helper thread is stopped with it."""
+    """A stopped process cannot answer the driver, whose helper thread is stopped with it.
+
+    The root would not count as restored; what else is stopped comes back as it was.
+    """
+    needed = {*facts.cuda_pids, facts.tree.root.pid}
     for task in facts.look.tasks:
+        pid = task.process.pid
         if task.process.state in {"T", "t"} and not task.tracers:
-            yield blocker(
+            yield (blocker if pid in needed else warning)(
                 "stopped",
                 f"state {task.process.state}",
-                "The process is stopped; the driver cannot lock it.",
-                f"Let it run: kill -CONT {task.process.pid}",
-                task.process.pid,
+                "The process is stopped; the driver cannot lock it."
+                if pid in facts.cuda_pids
+                else "The process is stopped, and would come back stopped.",
+                f"Let it run: kill -CONT {pid}",
+                pid,
             )
 
 

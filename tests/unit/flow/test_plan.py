@@ -106,7 +106,10 @@ def test_tracers_of_every_thread() -> None:
 
 def test_stopped_processes() -> None:
     stopped = process(110, 100, state="T")
-    assert ids(facts(process(100), stopped)) == [("stopped", BLOCKER, 110)]
+    assert ids(facts(process(100), stopped)) == [("stopped", WARNING, 110)]
+    cuda = {110: CudaState.RUNNING}
+    assert ("stopped", BLOCKER, 110) in ids(facts(process(100), stopped, states=cuda))
+    assert ids(facts(process(100, state="T"))) == [("stopped", BLOCKER, 100)]
     traced = task(process(110, 100, state="t"), tracers=((110, 4000),))
     assert ids(facts(look={"tasks": (traced,)})) == [("tracer", BLOCKER, 110)]
 
