@@ -19,7 +19,7 @@ from gpuckpt.errors import (
     GpuStepFailed,
 )
 from gpuckpt.flow.memory import memory_need, memory_short
-from gpuckpt.flow.refusals import lost, missing_access, translated
+from gpuckpt.flow.refusals import hopeless, lost, missing_access, translated
 from gpuckpt.model import CudaState
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ class CudaTree:
         self._note = note
         self._uses: tuple[GpuUse, ...] = ()
         self._patient_until: float | None = None
+        self._lost: set[int] = set()
 
     @property
     def pids(self) -> list[int]:
@@ -180,8 +181,9 @@ class CudaTree:
                 pid
                 for pid, state in now.items()
                 if state is CudaState.CHECKPOINTED and self.first[pid] is not CudaState.CHECKPOINTED
+                if pid not in self._lost
             ]
-            refused = self._restore(away, gpu_map or {}) if away else None
+            refused = self._restore(away, gpu_map) if away else None
             if refused and gpu_map is not None:  # a job just restored, which is ended as a whole
                 raise refused
             back = {pid: one for pid, one in now.items() if pid not in away}
@@ -199,15 +201,17 @@ class CudaTree:
             raise self._translated(why, mapped=bool(gpu_map)) from why
         if refused:
             raise self._translated(refused) from refused
-        if failed := [pid for pid, state in now.items() if state is CudaState.FAILED]:
-            raise lost(failed)
+        failed = {pid for pid, state in now.items() if state is CudaState.FAILED}
+        if gone := sorted(failed | self._lost):
+            raise lost(gone)
 
-    def _restore(self, pids: list[int], gpu_map: Mapping[str, str]) -> CudaCallFailed | None:
+    def _restore(self, pids: list[int], gpu_map: Mapping[str, str] | None) -> CudaCallFailed | None:
         """Restore processes; return what was refused: the others need not suffer for it."""
         self._wait_for_memory(pids, gpu_map)
         try:
-            self._tools.cuda.restore(pids, gpu_map)
+            self._tools.cuda.restore(pids, gpu_map or {})
         except CudaCallFailed as why:
+            self._lost |= set() if gpu_map else hopeless(why)
             return why
         return None
 
@@ -242,7 +246,7 @@ class CudaTree:
         except CudaCallFailed as why:
             raise self._translated(why) from why
 
-    def _wait_for_memory(self, pids: list[int], gpu_map: Mapping[str, str]) -> None:
+    def _wait_for_memory(self, pids: list[int], gpu_map: Mapping[str, str] | None) -> None:
         """Wait until each GPU has the room that the processes need.
 
         A restore that runs out of GPU memory leaves a process stuck for good (seen on 580.159),
@@ -251,15 +255,16 @@ class CudaTree:
         """
         # NVML may list a process without saying how much it holds: that is no reason to wait
         held = (use for use in self._uses if use.pid in pids and use.bytes)
-        need = memory_need(held, gpu_map)
+        need = memory_need(held, gpu_map or {})
         while short := memory_short(self._tools, need, pids):
             if self._patient_until is None:
                 self._patient_until = time.monotonic() + MEMORY_PATIENCE
                 self._note(f"{short}: waiting for it, at most {MEMORY_PATIENCE:g} s")
             if time.monotonic() >= self._patient_until:
+                again = f"gpuckpt repair {pids[0]}" if gpu_map is None else "the same restore"
                 raise GpuMemoryShort(
                     f"not enough free GPU memory to put process {pids[0]} back: {short}",
-                    hint=f"When that memory is free again: gpuckpt repair {pids[0]}",
+                    hint=f"When that memory is free again: {again}",
                 )
             time.sleep(0.2)
 

@@ -160,6 +160,15 @@ def translated(
     )
 
 
+def hopeless(why: CudaCallFailed) -> set[int]:
+    """Return those processes that take no second try of what was refused."""
+    return {
+        one.pid
+        for one in why.failed
+        if one.after is CudaState.FAILED or _meaning(one, why.action, mapped=False).lost
+    }
+
+
 def lost(pids: Iterable[int]) -> GpuStepFailed:
     """Return the error for processes of which the driver says that they failed."""
     names = ", ".join(map(str, pids))

@@ -50,7 +50,7 @@ class Undo:
             try:
                 step()
             except Exception as why:  # noqa: BLE001 - every other step must still be run
-                left.append(f"{what}: {why}")
+                left.append(what if str(why) == str(cause) else f"{what}: {why}")
                 hints += [why.hint] if isinstance(why, GpuckptError) else []
             self._steps.pop()
         if left:

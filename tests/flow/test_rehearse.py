@@ -9,6 +9,7 @@ import pytest
 
 from gpuckpt.errors import (
     Blocked,
+    CudaCallFailed,
     GpuStepFailed,
     NothingToRehearse,
     RehearsalFailed,
@@ -22,7 +23,7 @@ from gpuckpt.flow.journal import Journal
 from gpuckpt.flow.rehearse import rehearse, verdict
 from gpuckpt.flow.request import DumpRequest, RehearseRequest, RehearseResult
 from gpuckpt.image.store import Image
-from gpuckpt.model import CudaState
+from gpuckpt.model import CudaOutcome, CudaState
 from tests.fakes.host import GIB, ROOT_PID, FakeHost, Fault, process
 
 if TYPE_CHECKING:
@@ -152,6 +153,28 @@ def test_a_step_back_that_fails_once_is_taken_again(tmp_path: Path) -> None:
         run(host, tmp_path / "bad")
     assert host.cuda == before.cuda
     assert not Journal(tmp_path / "bad" / "state").entries()
+
+
+def test_a_restore_that_ran_out_of_memory_is_not_tried_again(tmp_path: Path) -> None:
+    """The driver takes no second try of it: more calls only make it worse."""
+    good = FakeHost.with_job()
+    run(good, tmp_path / "good")
+
+    def run_out(host: FakeHost) -> None:
+        del host
+        away = CudaState.CHECKPOINTED
+        outcomes = [
+            CudaOutcome(pid, "restore", "OUT_OF_MEMORY", away, away)
+            for pid in (ROOT_PID + 1, ROOT_PID + 2)
+        ]
+        raise CudaCallFailed("restore", outcomes)
+
+    host = FakeHost.with_job()
+    host.fault = Fault(good.calls.index("cuda.restore") + 1, run_out, "before")
+    with pytest.raises(UndoIncomplete, match="lost") as caught:
+        run(host, tmp_path / "bad")
+    assert host.calls.count("cuda.restore") == 1
+    assert "last image" in caught.value.hint
 
 
 def changed_afterwards(host: FakeHost, folder: Path, change: Any, **more: Any) -> RehearseResult:

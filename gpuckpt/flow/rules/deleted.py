@@ -31,7 +31,7 @@ def deleted_file_large(facts: DumpFacts, choices: DumpChoices) -> Iterator[Findi
 
 def linked_file(facts: DumpFacts, choices: DumpChoices) -> Iterator[Finding]:
     """CRIU 4.2.1 keeps such a file on this host by a name that it removes if the job goes on."""
-    if not choices.leave_running:
+    if not choices.leave_running or choices.rehearsal:
         return
     for file in facts.look.deleted:
         if file.links:

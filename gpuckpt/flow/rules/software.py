@@ -76,7 +76,7 @@ def _program(command: str) -> str:
 
 def outputs_repeated(facts: DumpFacts, choices: DumpChoices) -> Iterator[Finding]:
     """What the job writes after a dump that leaves it running, a restored copy writes again."""
-    if not choices.leave_running:
+    if not choices.leave_running or choices.rehearsal:
         return
     written = {
         fd.target: (task.process.pid, fd.fd)

@@ -38,3 +38,28 @@ def test_after_keep_there_is_no_way_back() -> None:
     undo.keep()
     undo.run(DumpFailed("why"))
     assert done == []
+
+
+def test_what_is_left_is_known_while_a_step_is_at_work() -> None:
+    """The step in hand is among it, until it is done."""
+    undo, seen = Undo(), []
+    undo.add("a", lambda: seen.append(undo.left()))
+    undo.add("b", lambda: seen.append(undo.left()))
+    undo.run(DumpFailed("why"))
+    assert seen == [("b", "a"), ("a",)]
+    assert undo.left() == ()
+
+
+def test_the_hint_is_that_of_the_step_that_failed_first() -> None:
+    """It leads out of where the job is now; the cause's own hint would not."""
+    undo = Undo()
+
+    def fail() -> None:
+        raise DumpFailed("no memory", hint="free it")
+
+    undo.add("pid 7 is suspended", fail)
+    undo.add("pid 8 is suspended", fail)
+    with pytest.raises(UndoIncomplete) as caught:
+        undo.run(DumpFailed("no memory", hint="try another disk"))
+    assert caught.value.hint == "free it"
+    assert caught.value.message.endswith("pid 8 is suspended; pid 7 is suspended")
