@@ -6,7 +6,6 @@ byte it is made of has been checked; and success is said only after the tree has
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING
 
@@ -27,18 +26,18 @@ from gpuckpt.flow.recover import recover
 from gpuckpt.flow.request import RestoreRequest, RestoreResult
 from gpuckpt.flow.target.facts import gather
 from gpuckpt.flow.target.judge import PATIENCE, judge, refusal, wait_for_room
-from gpuckpt.flow.tasks import end_restored
+from gpuckpt.flow.tasks import below_me, end_restored
 from gpuckpt.flow.undo import Undo
 from gpuckpt.flow.workspace import workspace
 from gpuckpt.image.compare import gpu_map
 from gpuckpt.image.store import Image
 from gpuckpt.image.unpack import Unpacker
-from gpuckpt.model import CudaState, Finding, ProcessRef
+from gpuckpt.model import CudaState, Finding
 from gpuckpt.tools.criu import CriuOptions, RestoreRun, deadline
 from gpuckpt.tools.criunames import Names, recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Container
 
     from gpuckpt.events import Reporter
     from gpuckpt.flow.interrupts import Interrupts
@@ -200,15 +199,8 @@ class _Restore:
         self.interrupts.check()
         if wrong := self.proof.exact():
             raise RestoreFailed(f"CRIU made another tree: {wrong[0].reason}", findings=wrong)
-        self._note("made", processes=tuple(self._made()))
+        self._note("made", processes=below_me(self.tools, self.entry.pids))
         self.findings += bind(self.tools, self.manifest)
-
-    def _made(self) -> Iterator[ProcessRef]:
-        """Who CRIU has made, all of it below us: a pid may be a stranger's by now."""
-        for record in self.manifest.tree:
-            process = self.tools.proc.process(record.pid)
-            if process is not None and os.getpid() in self.tools.proc.ancestors(record.pid):
-                yield process.ref
 
     def _note(self, step: str, **known: object) -> None:
         """Write down what is about to be done, and what has become known."""
@@ -267,7 +259,7 @@ class _Restore:
 
     def _end_tree(self) -> None:
         """End whatever CRIU has made."""
-        end_restored(self.tools, self._made(), self.cuda_pids)
+        end_restored(self.tools, below_me(self.tools, self.entry.pids), self.cuda_pids)
 
     def _put_back(self, why: BaseException) -> None:
         if self.undo:

@@ -125,6 +125,13 @@ def wait_free(
         time.sleep(POLL_SECONDS)
 
 
+def below_me(tools: Toolbox, pids: Iterable[int]) -> tuple[ProcessRef, ...]:
+    """Return who has these pids and is below this process: others may have got one by now."""
+    me = os.getpid()
+    found = (tools.proc.process(pid) for pid in pids if me in tools.proc.ancestors(pid))
+    return tuple(process.ref for process in found if process is not None)
+
+
 def end_restored(tools: Toolbox, refs: Iterable[ProcessRef], cuda: Iterable[int]) -> None:
     """End the processes of a restore that failed, and wait until nothing is left of them.
 

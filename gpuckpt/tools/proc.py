@@ -32,7 +32,7 @@ from gpuckpt.tools.procfs import (
     stats,
     text,
 )
-from gpuckpt.tools.remains import half_made, users
+from gpuckpt.tools.remains import half_made, send, users
 from gpuckpt.tools.signs import Signs, copies, neglected, signs
 from gpuckpt.tools.surroundings import Surroundings, surroundings
 
@@ -220,11 +220,11 @@ class Proc:
 
     def kill(self, ref: ProcessRef) -> None:
         """SIGKILL this very process; nothing if it is gone or the pid is another's now."""
-        self._send(ref, signal.SIGKILL)
+        send(self.root, ref, signal.SIGKILL)
 
     def wake(self, ref: ProcessRef) -> None:
         """SIGCONT this very process; nothing if it is gone or the pid is another's now."""
-        self._send(ref, signal.SIGCONT)
+        send(self.root, ref, signal.SIGCONT)
 
     def half_made(self, pid: int) -> bool:
         """Whether a process is still what CRIU works with in a restore; see tools/remains.py."""
@@ -255,17 +255,6 @@ class Proc:
                 if dead:
                     ended[dead] = os.waitstatus_to_exitcode(status)
         return ended
-
-    def _send(self, ref: ProcessRef, signum: int) -> None:
-        with suppress(ProcessLookupError):
-            pidfd = os.pidfd_open(ref.pid)
-            try:
-                # opened first, compared second: the pidfd then surely means this process
-                found = self._stat(ref.pid)
-                if found is not None and found.start_time == ref.start_time:
-                    signal.pidfd_send_signal(pidfd, signum)
-            finally:
-                os.close(pidfd)
 
     def _killed(self, pid: int) -> bool:
         status = parse_status(read(f"{self.root}/{pid}/status") or b"")

@@ -1,7 +1,8 @@
-"""What a restore or a dump that was cut short can be known by among all processes."""
+"""What a run that was cut short can be known by among all processes, and signals to just these."""
 
 from __future__ import annotations
 
+import os
 import signal
 from contextlib import suppress
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 from gpuckpt.tools.descriptors import targets
 from gpuckpt.tools.mappings import mappings
-from gpuckpt.tools.procfs import link, numbers, parse_status, read
+from gpuckpt.tools.procfs import link, numbers, parse_stat, parse_status, read
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+    from gpuckpt.model import ProcessRef
 
 _UNBLOCKABLE: Final = {signal.SIGKILL, signal.SIGSTOP}
 _CATCHABLE: Final = sum(1 << n - 1 for n in range(1, 32) if n not in _UNBLOCKABLE)
@@ -39,3 +42,16 @@ def users(root: Path, paths: Collection[str]) -> dict[str, int]:
             names |= {one.target for one in mappings(folder) if not one.deleted}
             found |= dict.fromkeys(names.intersection(paths), pid)
     return found
+
+
+def send(root: Path, ref: ProcessRef, signum: int) -> None:
+    """Send a signal to this very process; nothing if it is gone or the pid is another's now."""
+    with suppress(ProcessLookupError):
+        pidfd = os.pidfd_open(ref.pid)
+        try:
+            # opened first, compared second: the pidfd then surely means this process
+            raw = read(f"{root}/{ref.pid}/stat")
+            if raw and parse_stat(raw).start_time == ref.start_time:
+                signal.pidfd_send_signal(pidfd, signum)
+        finally:
+            os.close(pidfd)

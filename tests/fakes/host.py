@@ -453,8 +453,9 @@ class _Cuda:
 
     def _park(self, pid: int, *, stopped: bool) -> None:
         """As the helpers do: a process whose state is away must not run."""
-        now = self.host.processes[pid]
-        self.host.processes[pid] = replace(now, state="T" if stopped else "S")
+        now, ends = self.host.processes[pid], "TS" if stopped else "ST"
+        if now.state == ends[1]:
+            self.host.processes[pid] = replace(now, state=ends[0])
 
 
 @dataclass
@@ -498,7 +499,8 @@ class _Criu:
             self.host.processes[pid] = below
         for pid in self.host.gpu_bytes:
             self.host.cuda[pid] = CudaState.CHECKPOINTED
-            self.host.processes[pid] = replace(self.host.processes[pid], state="T")
+            if self.host.processes[pid].state == "S":
+                self.host.processes[pid] = replace(self.host.processes[pid], state="T")
         run.approve()
         self.host.making = False
         self.host.around("criu.approve", lambda: None)
