@@ -13,6 +13,7 @@ from gpuckpt.tools.procfs import GONE, link, numbers, read, text
 if TYPE_CHECKING:
     from pathlib import Path
 
+_SMALL_PAGES: Final = 1 << 16  # the largest that are not huge, on any processor
 _NUMBERED: Final = re.compile(r"(?:socket|pipe):\[(\d+)\]")
 _KINDS: Final = {
     stat.S_IFREG: "file",
@@ -33,6 +34,7 @@ class Descriptor:
     fifo, socket, link, pipe, anon, or "" if it could not be looked at. `inode` identifies pipes and
     sockets, together with `device` also files; `links` and `bytes` (on disk) count for files,
     `rdev` is (major, minor) of a device node, `protocol` what the kernel calls a socket's.
+    `trait` is "huge" for a memfd of huge pages, "packets" for a pipe that keeps writes apart.
     """
 
     fd: int
@@ -47,6 +49,7 @@ class Descriptor:
     writes: bool = False
     deleted: bool = False
     protocol: str = ""
+    trait: str = ""
 
 
 def descriptors(process: Path | str) -> tuple[Descriptor, ...]:
@@ -91,7 +94,9 @@ def _descriptor(path: str, fd: int) -> Descriptor | None:
         return Descriptor(fd, target, "socket", inode, writes=True, protocol=protocol)
     if numbered:
         reads, writes = _direction(path)
-        return Descriptor(fd, target, "pipe", int(numbered[1]), reads=reads, writes=writes)
+        trait = "packets" if writes and _flags(path) & os.O_DIRECT else ""
+        inode = int(numbered[1])
+        return Descriptor(fd, target, "pipe", inode, reads=reads, writes=writes, trait=trait)
     if not target.startswith("/"):
         return Descriptor(fd, target, "anon")
     return _named(path, fd, target)
@@ -119,7 +124,27 @@ def _named(path: str, fd: int, target: str) -> Descriptor | None:
         reads=reads,
         writes=writes,
         deleted=deleted,
+        trait="huge" if name.startswith("/memfd:") and _huge(path) else "",
     )
+
+
+def _huge(path: str) -> bool:
+    """Whether a memfd lies on the file system of huge pages, whose blocks these are."""
+    try:
+        return os.statvfs(path).f_bsize > _SMALL_PAGES
+    except OSError:
+        return False
+
+
+def _flags(path: str) -> int:
+    """Return the flags something was opened with."""
+    folder, _, fd = path.rpartition("/fd/")
+    try:
+        raw = read(f"{folder}/fdinfo/{fd}") or b""
+    except OSError:
+        return 0
+    found = raw.partition(b"flags:")[2].split(maxsplit=1)
+    return int(found[0], 8) if found else 0
 
 
 def _protocol(path: str) -> str:

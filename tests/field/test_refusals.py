@@ -11,7 +11,7 @@ import pytest
 
 from tests.field.counting import Counter, run
 from tests.root.harness import criu_dumps, exists
-from tests.targets import facts, target
+from tests.targets import facts, findings, target
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,6 +84,20 @@ def test_guard_pages_of_this_kernel_are_seen(tmp_path: Path) -> None:
     with target(tmp_path, GUARD) as pid:
         known = facts(pid)
         assert criu_dumps(known, tmp_path / "images")
+
+
+TRAITS = {
+    "memfd-huge": "import os; f = os.memfd_create('m', os.MFD_HUGETLB)",
+    "pipe-packets": "import os; r, w = os.pipe2(os.O_DIRECT); os.write(w, b'a')",
+}
+
+
+@pytest.mark.parametrize("name", TRAITS)
+def test_ordinary_things_opened_in_a_way_of_their_own(tmp_path: Path, name: str) -> None:
+    """D14: CRIU knows memfds and pipes, but not these."""
+    with target(tmp_path, TRAITS[name]) as pid:
+        assert [one.id for one in findings(pid) if one.blocks] == [name]
+        assert not criu_dumps(facts(pid), tmp_path / "images")
 
 
 def test_errors_of_a_run_that_succeeded(place: Field) -> None:

@@ -194,8 +194,35 @@ def foreign_pidfd(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
             )
 
 
+# 4.2.1 says `Can't lookup mount` of the one, `packetized mode ... not supported` of the other
+_TRAITS: Final = {
+    "huge": (
+        "memfd-huge",
+        "The process has a file of huge pages in memory open, which CRIU cannot dump.",
+        "Let the job close it once it is mapped, or start it with ordinary pages.",
+    ),
+    "packets": (
+        "pipe-packets",
+        "The process writes packets into a pipe (O_DIRECT), which CRIU cannot dump.",
+        "Start the job with a pipe of the ordinary kind, or with its output to a file.",
+    ),
+}
+
+
+def unsupported_trait(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """What CRIU knows in general, opened in a way that it does not; one finding for each kind."""
+    for task in facts.look.tasks:
+        seen: set[str] = set()
+        for fd in task.descriptors:
+            if fd.trait and fd.trait not in seen:
+                seen.add(fd.trait)
+                name, reason, remedy = _TRAITS[fd.trait]
+                yield blocker(name, descriptor(fd.fd, fd.target), reason, remedy, task.process.pid)
+
+
 RULES: Final[tuple[Rule, ...]] = (
     io_uring,
+    unsupported_trait,
     unsupported_descriptor,
     foreign_namespace,
     unsupported_mapping,
