@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpuckpt.flow.toolbox import Toolbox
     from gpuckpt.model import Finding, Version
     from gpuckpt.tools.destination import Place
-    from gpuckpt.tools.look import Look
+    from gpuckpt.tools.look import Look, Task
     from gpuckpt.tools.units import Unit
 
 
@@ -50,6 +50,7 @@ class DumpFacts:
     the image's name, `place` what the folder is; `obstacles` tell what could not be looked at.
     `others` are processes outside the tree that use its GPUs, with what they hold there. `unit` is
     the systemd service that the tree's root is in, `kin` what else of a job stands around it.
+    `unasked` are those that the driver could not be asked about.
     """
 
     tree: Tree
@@ -72,6 +73,7 @@ class DumpFacts:
     others: tuple[tuple[Process, GpuUse], ...] = ()
     unit: Unit | None = None
     criu: Version | None = None
+    unasked: frozenset[int] = frozenset()
 
     @property
     def better_roots(self) -> tuple[int, ...]:
@@ -160,7 +162,8 @@ def gather(
     """
     seen = tools.proc.look(tree)
     # the driver is asked only about processes that may be looked into
-    states, unseen = cuda_states(tools, [one.process.pid for one in seen.tasks if one.readable])
+    asked = [one.process.pid for one in seen.tasks if _answers(one)]
+    states, unseen = cuda_states(tools, asked)
     cuda = [pid for pid in tree.pids if pid in states]
     uses = tools.nvidia.uses(cuda)
     folder = output.parent if output is not None else None
@@ -188,7 +191,19 @@ def gather(
         obstacles=(*obstacles, *unseen),
         unit=tools.host.unit(tree.root.pid),
         criu=criu,
+        unasked=frozenset(tree.pids).difference(asked) | _silent(tree, unseen),
     )
+
+
+def _answers(task: Task) -> bool:
+    """Whether the driver can ask a process: it works through a thread of it that has to run."""
+    return task.readable and not (task.frozen or task.halted)
+
+
+def _silent(tree: Tree, unseen: Iterable[Finding]) -> frozenset[int]:
+    """Return those that the driver was asked about in vain; all, if it could not be asked."""
+    pids = {one.pid for one in unseen}
+    return frozenset(tree.pids) if None in pids else frozenset(pid for pid in pids if pid)
 
 
 def _existing(folder: Path) -> Path:

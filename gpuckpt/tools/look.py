@@ -43,9 +43,10 @@ class Task:
 
     `namespaces` maps a kind to what identifies it; `tracers` are (thread, who traces it);
     `frozen` names the control group that holds it, `container` what it seems to run in;
-    `stuck` are threads that have not run for a while and cannot be interrupted, with the kernel's
-    function they wait in; `apart` those that do not share all with the first one; `seccomp` is the
-    strictest mode of any; `label` what the security module calls the process.
+    `halted`: any of its threads is stopped, by a signal or a tracer; `stuck` are threads that have
+    not run for a while and cannot be interrupted, with the kernel's function they wait in; `apart`
+    those that do not share all with the first one; `seccomp` is the strictest mode of any; `label`
+    what the security module calls the process.
     `environment` has names only, `settings` the values of a few known ones, both as they were when
     the program started; `memory` is what the process holds in RAM beside files, in bytes,
     `shared_memory` the shared part of it, `huge` what it has in huge pages besides; not
@@ -57,6 +58,7 @@ class Task:
     tracers: tuple[tuple[int, int], ...] = ()
     frozen: str = ""
     container: str = ""
+    halted: bool = False
     stuck: tuple[tuple[int, str], ...] = ()
     apart: tuple[tuple[int, str], ...] = ()
     thread_names: frozenset[str] = frozenset()
@@ -210,6 +212,7 @@ def _task(
         tracers=tuple((one.tid, one.tracer) for one in crowd if one.tracer),
         frozen=groups.frozen(process.pid),
         container=groups.container(process.pid),
+        halted=any(one.state in {"T", "t"} for one in crowd),
         stuck=tuple((one.tid, threads.waits_in(folder, one.tid)) for one in stuck),
         apart=_apart(folder, process, readable=readable),
         thread_names=frozenset(one.name for one in crowd),

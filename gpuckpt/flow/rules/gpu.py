@@ -89,7 +89,7 @@ def _mps_pipe(task: Task) -> str:
 
 def gpu_without_cuda(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
     """Forked children hold GPU files that no driver call will release."""
-    told = set(facts.cuda_pids)
+    told = {*facts.cuda_pids, *facts.unasked}
     tasks = {task.process.pid: task for task in facts.look.tasks}
     for node in facts.look.nodes:
         if node.pid in told or not GPU_NODE.fullmatch(node.path):

@@ -472,6 +472,13 @@ def test_facts_are_gathered_from_every_tool(tmp_path: Path) -> None:
         ("unit", 100),
     ]
     assert (found.taken, found.state_writable, found.obstacles) == (False, True, ())
+    # the driver would wait for ever for a thread that does not run
+    quiet = tuple(replace(one, frozen="/g") for one in tools.known.look.tasks[1:])
+    tools.known = replace(
+        tools.known, look=replace(tools.known.look, tasks=(*tools.known.look.tasks[:1], *quiet))
+    )
+    found = gather(tools, tree)
+    assert (found.cuda_pids, found.unasked) == ((100,), {110})
     tools.told = {}
     found = gather(tools, tree, tmp_path / "missing" / "image")
     assert (found.writable, found.free_bytes) == (False, None)

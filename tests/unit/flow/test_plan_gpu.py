@@ -93,6 +93,8 @@ def test_traces_of_gpu_state(shape: dict[str, Any], expected: list[str]) -> None
     # the same files without CUDA in the process are another matter
     forked = replace(known, states={100: CudaState.RUNNING})
     assert told(forked) == [("gpu-without-cuda", True)]
+    # nothing is said of those that the driver could not be asked about
+    assert told(replace(forked, unasked=frozenset({110}))) == []
 
 
 def test_cuda_ipc_that_somebody_uses() -> None:
