@@ -52,6 +52,13 @@ _MEANINGS: Final = (
         "the driver could not hold process {pid} in time: it computes, or waits for a peer",
         "A long kernel may be running; try again with a larger --lock-timeout.",
     ),
+    _Meaning(  # both seen with driver 580.159; neither leaves a trace that could be told before
+        ("NOT_SUPPORTED",),
+        ("lock",),
+        "the driver cannot lock process {pid}: a profiler (CUPTI) was started in it, or it is a "
+        "client of MPS",
+        "Start the job without profiler or MPS; a profile that was taken once is enough.",
+    ),
     _Meaning(
         ("NOT_SUPPORTED",),
         ("checkpoint",),

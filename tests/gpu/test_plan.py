@@ -45,7 +45,7 @@ def plan(operator: Field, job: Job) -> tuple[int, dict[str, str]]:
         ("managed", {"managed-memory": "blocker"}),
         ("exported", {"gpu-memory-exported": "blocker"}),
         ("forked", {"gpu-without-cuda": "blocker"}),
-        ("offered", {"cuda-ipc": "warning"}),
+        ("offered", {"cuda-ipc": "warning", "memory-file": "warning"}),
     ],
 )
 def test_traces(
@@ -68,7 +68,7 @@ def test_traces(
 def test_ipc_in_use(start: Start, operator: Field, cuda: Cuda) -> None:
     """The importer would be destroyed: both ends are named, and nothing is touched."""
     job = start("sharing.py")
-    wait(lambda: "cuda-ipc" in plan(operator, job)[1], "the child has the tensor")
+    wait(lambda: plan(operator, job)[1].get("cuda-ipc") == "blocker", "the child has the tensor")
     answer = operator.gpuckpt("plan", job.pid, "-o", operator.folder / "image")
     shared = [one for one in answer.json["result"]["findings"] if one["id"] == "cuda-ipc"]
     assert {one["severity"] for one in shared} == {"blocker"}
