@@ -25,6 +25,7 @@ STREAM_PER_CORE: Final = 0.4e9
 STREAM_MOST: Final = 3.1e9
 GPU_IN: Final = 3.7e9
 READ_MOST: Final = 1.6e9
+START: Final = 0.4  # seconds from CRIU's start to the first byte, and from the last to the job
 LOCK_ONE: Final = 0.1  # seconds
 # ranks that wait for each other are locked in rounds: 1 to 6 were seen
 LOCK_MANY: Final = 1.5
@@ -136,8 +137,9 @@ def returning(manifest: Manifest, cores: int, records: Iterable[Record] = ()) ->
     past = tuple(one for one in records if one.operation == "restore" and one.outcome == DONE)
     held = sum(use.bytes for use in manifest.nvidia.uses) if manifest.nvidia else 0
     rate = min(READ_MOST, STREAM_PER_CORE * cores)
+    reading = _moving(manifest.totals.raw, _rate("criu", past), rate)
     return Return(
-        criu=_moving(manifest.totals.raw, _rate("criu", past), rate),
+        criu=Estimate(START + reading.value, reading.basis),
         gpu_in=_moving(held, _rate("gpu-in", past), GPU_IN)
         if held
         else Estimate(0.0, "no GPU bytes"),

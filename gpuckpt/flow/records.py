@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from gpuckpt.image.manifest import FileEntry
     from gpuckpt.model import FileRef, GpuUse, HostFacts, NvidiaFacts, Process, Receipt, Tree
     from gpuckpt.tools.look import Look
+    from gpuckpt.tools.surroundings import Surroundings
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ def manifest(tools: Toolbox, dumped: Dumped) -> Manifest:
     """
     sight = dumped.sight
     tasks = criuimage.read_pstree(dumped.read("pstree.img"))
+    around = {pid: tools.proc.surroundings(pid) for pid in dumped.tree.pids}
     return Manifest(
         needs=_needs(dumped),
         image_id=uuid4().hex,
@@ -78,10 +80,10 @@ def manifest(tools: Toolbox, dumped: Dumped) -> Manifest:
         root_pid=sight.tree.root.pid,
         host=_host(sight.host),
         nvidia=_nvidia(sight.nvidia, dumped.uses) if dumped.first else None,
-        tree=tuple(_process(tools, process, dumped) for process in dumped.tree.processes),
+        tree=tuple(_process(tools, one, around[one.pid], dumped) for one in dumped.tree.processes),
         ids=criuimage.ids(tasks),
         options=_options(dumped),
-        outside=_outside(tools, dumped),
+        outside=_outside(tools, dumped, {one.python for one in around.values()}),
         labels=dict(dumped.labels),
         files=dumped.files,
         totals=_totals(dumped.files),
@@ -127,8 +129,9 @@ def _needs(dumped: Dumped) -> tuple[str, ...]:
     return tuple(needs)
 
 
-def _process(tools: Toolbox, process: Process, dumped: Dumped) -> ProcessRecord:
-    around = tools.proc.surroundings(process.pid)
+def _process(
+    tools: Toolbox, process: Process, around: Surroundings, dumped: Dumped
+) -> ProcessRecord:
     return ProcessRecord(
         pid=process.pid,
         ppid=process.ppid,
@@ -188,7 +191,7 @@ def _options(dumped: Dumped) -> DumpOptions:
     )
 
 
-def _outside(tools: Toolbox, dumped: Dumped) -> Outside:
+def _outside(tools: Toolbox, dumped: Dumped, prefixes: set[str]) -> Outside:
     """List what the restore will look for outside the image, as CRIU recorded it."""
     names = {entry.name for entry in dumped.files}
     remaps = dumped.read("remap-fpath.img") if "remap-fpath.img" in names else b""
@@ -216,7 +219,7 @@ def _outside(tools: Toolbox, dumped: Dumped) -> Outside:
         remaps=tuple(
             RemapRecord(path=one.path, name=one.name, linked=one.linked) for one in opened.remaps
         ),
-        pythons=_pythons(tools, dumped.tree),
+        pythons=_pythons(tools, prefixes),
         pipes=tuple(
             PipeRecord(pid=one.pid, fd=one.fd, writes=one.writes, holder=one.holder.comm)
             for one in dumped.sight.facts.look.pipes
@@ -238,12 +241,9 @@ def _locks(look: Look) -> tuple[LockRecord, ...]:
     )
 
 
-def _pythons(tools: Toolbox, tree: Tree) -> tuple[PythonRecord, ...]:
+def _pythons(tools: Toolbox, prefixes: set[str]) -> tuple[PythonRecord, ...]:
     """List the packages of every Python of the tree: what is imported later is not in memory."""
-    prefixes = dict.fromkeys(
-        tools.proc.surroundings(process.pid).python for process in tree.processes
-    )
-    found = ((prefix, tools.files.packages(prefix)) for prefix in prefixes if prefix)
+    found = ((prefix, tools.files.packages(prefix)) for prefix in sorted(prefixes) if prefix)
     return tuple(
         PythonRecord(prefix=prefix, packages=packages)
         for prefix, packages in found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -39,9 +40,12 @@ class Cgroups:
     """The control groups of processes under one /proc."""
 
     def __init__(self, root: Path = Path("/proc")) -> None:
-        """Find out where the hierarchies are mounted."""
+        """Know the place; where the hierarchies are mounted is found out when it matters."""
         self.root = root
-        self._mounts = tuple(_mounts(read(root / "self" / "mountinfo") or b""))
+
+    @cached_property
+    def _mounts(self) -> tuple[_Mount, ...]:
+        return tuple(_mounts(read(self.root / "self" / "mountinfo") or b""))
 
     def paths(self, pid: int) -> dict[str, str]:
         """Return the group of a process by controller; version 2 is under the empty name."""

@@ -88,7 +88,7 @@ def test_output_that_will_be_written_twice(place: Field) -> None:
     assert "outputs-repeated" in [one["id"] for one in done["findings"]]
     answer = place.gpuckpt("restore", job.image)
     assert (answer.code, answer.error) == (8, "host_mismatch")
-    assert "pid-taken" in ids(answer)
+    assert "job-runs" in ids(answer)
     last = int(lines_of(job.log)[-1])
     job.end()
     place.restored.append(job.pid)

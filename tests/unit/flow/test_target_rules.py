@@ -9,12 +9,14 @@ import msgspec
 import pytest
 
 from gpuckpt.errors import CriuMissing, ImageUnsupported
+from gpuckpt.flow.forecast import returning
+from gpuckpt.flow.history import Record
 from gpuckpt.flow.ledger import Restored
 from gpuckpt.flow.target.facts import SeenPort, TargetFacts
 from gpuckpt.flow.target.judge import judge, refusal
 from gpuckpt.image import manifest as m
 from gpuckpt.image.outside import ConnectionRecord, ListenerRecord, PythonRecord, RemapRecord
-from gpuckpt.model import HostFacts, NvidiaFacts, ProcessRef, TcpPolicy, Version
+from gpuckpt.model import HostFacts, NvidiaFacts, Phase, ProcessRef, Receipt, TcpPolicy, Version
 from gpuckpt.tools.net import PortState
 from gpuckpt.tools.surroundings import Surroundings
 from tests import image_samples
@@ -199,3 +201,17 @@ def test_what_an_image_needs_cannot_be_forced_and_is_an_error_of_the_image() -> 
     error = refusal(found, frozenset({"need-unknown"}))
     assert isinstance(error, ImageUnsupported)
     assert len(error.findings) == 2
+
+
+def test_a_restore_is_forecast_from_what_others_took() -> None:
+    """Without receipts the numbers are assumed, and say so."""
+    known = returning(PLAIN, 8)
+    assert known.gpu_in.basis.startswith("assumed")
+    assert known.seconds > 0
+    phases = (Phase("criu", 0.0, 2.0, 1 << 30), Phase("gpu-in", 2.0, 1.0, 1 << 30))
+    receipt = Receipt("restore", "2026-01-01T00:00:00Z", 3.0, phases)
+    past = Record(operation="restore", started=receipt.started, receipt=receipt)
+    learnt = returning(PLAIN, 8, [past])
+    assert learnt.gpu_in.value == 1.0
+    assert "1 receipt" in learnt.criu.basis
+    assert returning(msgspec.structs.replace(PLAIN, nvidia=None), 8).gpu_in.value == 0.0
