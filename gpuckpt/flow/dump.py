@@ -65,7 +65,8 @@ def dump(
         sight = look(tools, request)
         sight.refuse()
         history = History(tools.state_dir)
-        expected = forecast(sight.facts, history.records()).pause
+        stays = request.leave_running
+        expected = forecast(sight.facts, history.records(), leave_running=stays).pause
     result = replace(_Dump(operation, request, sight).run(), expected=expected)
     record = record_of(result.manifest, result.receipt)
     history.add(structs.replace(record, pause=result.pause, expected=expected))

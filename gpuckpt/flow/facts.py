@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpuckpt.flow.kin import Kin, kin, roots_below, starts_jobs
-from gpuckpt.flow.obstacles import cuda_states
+from gpuckpt.flow.obstacles import cuda_states, destination
 from gpuckpt.model import CudaState, GpuUse, HostFacts, NvidiaFacts, Process, Tree
 
 if TYPE_CHECKING:
@@ -156,9 +156,6 @@ def gather(
         output: the image to be made.
         obstacles: what is known already not to be visible.
         criu: the version of the CRIU that was found.
-
-    Raises:
-        OSError: the destination cannot be asked for its room.
     """
     seen = tools.proc.look(tree)
     # the driver is asked only about processes that may be looked into
@@ -168,6 +165,7 @@ def gather(
     uses = tools.nvidia.uses(cuda)
     folder = output.parent if output is not None else None
     writable = folder is None or tools.host.writable(folder)
+    free, place, sick = destination(tools, folder) if folder and writable else (None, None, [])
     return DumpFacts(
         tree=tree,
         look=seen,
@@ -180,15 +178,15 @@ def gather(
             (tools.host.memory_available(pid) for pid in cuda or (tree.root.pid,)), default=0
         ),
         destination=folder,
-        free_bytes=tools.host.free_bytes(folder) if folder and writable else None,
+        free_bytes=free,
         writable=writable,
         output=output,
         taken=output is not None and os.path.lexists(output),
         state_dir=tools.state_dir,
         state_writable=tools.host.writable(_existing(tools.state_dir)),
-        place=tools.host.place(folder) if folder and writable else None,
+        place=place,
         kin=kin(tools, tree),
-        obstacles=(*obstacles, *unseen),
+        obstacles=(*obstacles, *unseen, *sick),
         unit=tools.host.unit(tree.root.pid),
         criu=criu,
         unasked=frozenset(tree.pids).difference(asked) | _silent(tree, unseen),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # what one H200 host did (driver 580.159): GPU copies are bound by the first touch of host memory
 GPU_OUT: Final = 1.6e9  # bytes a second
+GPU_IN: Final = 5e9
 # one core compresses and hashes about this much; CRIU's own thread gives no more than the second
 STREAM_PER_CORE: Final = 0.4e9
 STREAM_MOST: Final = 3.1e9
@@ -54,7 +55,8 @@ class Forecast:
 
     `raw` and `stored` are the image's bytes, `memory` those of host memory while the GPU's are in
     it, with `memory_available` to be had. The pause is the sum of `lock`, `gpu_out`, `stream` and
-    `commit`; `attach` comes before it. `write_speed` is None if it was not measured.
+    `commit`, and of `gpu_in` if the job goes on afterwards; `attach` comes before it.
+    `write_speed` is None if it was not measured.
     """
 
     raw: Estimate
@@ -67,6 +69,7 @@ class Forecast:
     gpu_out: Estimate
     stream: Estimate
     commit: Estimate
+    gpu_in: Estimate
     write_speed: float | None = None
     inodes_free: int | None = None
     filesystem: str = ""
@@ -85,14 +88,20 @@ class Forecast:
             "gpu-out": self.gpu_out,
             "stream": self.stream,
             "commit": self.commit,
+            "gpu-in": self.gpu_in,
         }
 
 
 def forecast(
-    facts: DumpFacts, records: Iterable[Record] = (), write_speed: float | None = None
+    facts: DumpFacts,
+    records: Iterable[Record] = (),
+    write_speed: float | None = None,
+    *,
+    leave_running: bool = False,
 ) -> Forecast:
     """Estimate what a dump of these facts takes; `write_speed` in bytes a second, if measured."""
-    past = tuple(one for one in records if one.operation in _LIKE_IT and one.outcome == DONE)
+    done = tuple(one for one in records if one.outcome == DONE)
+    past = tuple(one for one in done if one.operation in _LIKE_IT)
     root = facts.tree.root
     mine = tuple(one for one in past if one.command == command(root.argv, root.comm))
     raw = Estimate(facts.image_bytes, "resident memory, GPU bytes, deleted files, plus 5 %")
@@ -109,9 +118,14 @@ def forecast(
         disk_free=facts.free_bytes,
         attach=_attach(facts, past),
         lock=_lock(facts, mine),
-        gpu_out=_gpu_out(facts, past),
+        gpu_out=_gpu_copy("gpu-out", facts, past, GPU_OUT),
         stream=stream,
         commit=_commit(stored.value, stream.value, write_speed, past),
+        gpu_in=(
+            _gpu_copy("gpu-in", facts, done, GPU_IN)
+            if leave_running
+            else Estimate(0.0, "the job ends")
+        ),
         write_speed=write_speed,
         inodes_free=place.free_inodes if place else None,
         filesystem=place.filesystem if place else "",
@@ -177,11 +191,10 @@ def _lock(facts: DumpFacts, mine: tuple[Record, ...]) -> Estimate:
     return Estimate((LOCK_NONE, LOCK_ONE)[count] if count <= 1 else LOCK_MANY, ASSUMED)
 
 
-def _gpu_out(facts: DumpFacts, past: tuple[Record, ...]) -> Estimate:
+def _gpu_copy(name: str, facts: DumpFacts, past: tuple[Record, ...], assumed: float) -> Estimate:
     if not facts.gpu_bytes:
         return Estimate(0.0, "no GPU bytes")
-    found = _rate("gpu-out", past)
-    return _moving(facts.gpu_bytes, found, GPU_OUT)
+    return _moving(facts.gpu_bytes, _rate(name, past), assumed)
 
 
 def _stream(facts: DumpFacts, raw: float, past: tuple[Record, ...]) -> Estimate:

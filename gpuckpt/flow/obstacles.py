@@ -10,9 +10,11 @@ from gpuckpt.model import CudaState, blocker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from gpuckpt.flow.toolbox import Toolbox
     from gpuckpt.model import Finding, Version
+    from gpuckpt.tools.destination import Place
 
 
 def criu_version(tools: Toolbox) -> tuple[Version | None, tuple[Finding, ...]]:
@@ -51,6 +53,16 @@ def cuda_states(
         )
     except GpuckptError as why:
         return {}, (told(why, "NVIDIA driver"),)
+
+
+def destination(tools: Toolbox, folder: Path) -> tuple[int | None, Place | None, list[Finding]]:
+    """Return the room in a folder and what it is on; a filesystem that is sick says neither."""
+    try:
+        return tools.host.free_bytes(folder), tools.host.place(folder), []
+    except OSError as why:
+        reason = f"The filesystem cannot be asked for its room: {why.strerror or why}."
+        remedy = "Mount it again, or write the image elsewhere (-o)."
+        return None, None, [blocker("not-writable", str(folder), reason, remedy)]
 
 
 def told(why: GpuckptError, thing: str) -> Finding:

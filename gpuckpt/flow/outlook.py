@@ -74,7 +74,8 @@ def outlook(tools: Toolbox, request: DumpRequest, reporter: Reporter) -> Outlook
     with reporter.step("look", f"process {request.pid}"):
         sight = look(tools, request)
     records = History(tools.state_dir).records()
-    expected = forecast(sight.facts, records, _write_speed(tools, request, sight, reporter))
+    speed = _write_speed(tools, request, sight, reporter)
+    expected = forecast(sight.facts, records, speed, leave_running=request.leave_running)
     error = sight.error
     instead = _instead(sight.facts, request) if error is not None else None
     return Outlook(request, sight, tuple(_rows(sight)), expected, error, instead)

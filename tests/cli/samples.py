@@ -198,15 +198,25 @@ def process(pid: int, ppid: int, **given: object) -> Process:
     return Process(ref=ProcessRef(pid, pid), ppid=ppid, **{**fields, **given})  # type: ignore[arg-type]
 
 
-def outlook(*findings: Finding) -> Outlook:
-    """Return what is seen of a job with one CUDA process and one plain one."""
+def outlook(*findings: Finding, ranks: int = 1, workers: int = 0) -> Outlook:
+    """Return what is seen of a job: a plain root, ranks on GPUs, workers that are all alike."""
     known = plan_samples.cuda_facts()
     sight = Sight(known, IMAGE, Version("4.2.1"), CriuOptions(), findings)
-    uses = known.uses
-    rows = (
-        Row(known.tree.processes[0], "plain", (), ()),
-        Row(known.tree.processes[1], "CUDA", uses, tuple(0 for _ in uses)),
+    root = Row(known.tree.processes[0], "plain", (), ())
+    on_gpu = (
+        Row(
+            plan_samples.process(110 + number, argv=("python3", "rank.py", str(number))),
+            "CUDA",
+            (GpuUse(110 + number, f"GPU-{number}", 8 * GIB),),
+            (number,),
+        )
+        for number in range(ranks)
     )
+    alike = (
+        Row(plan_samples.process(200 + number, argv=("python3", "worker.py")), "plain", (), ())
+        for number in range(workers)
+    )
+    rows = (root, *on_gpu, *alike)
     request = DumpRequest(100, IMAGE)
     return Outlook(request, sight, rows, forecast(known, (), 1e9), refusal(findings))
 

@@ -121,7 +121,8 @@ def test_bash_completes(path: str, tmp_path: Path) -> None:
     script = """
         source "$1"
         compopt() { :; }  # works inside of a completion only
-        for line in 'dump --lev' 'dump --tcp ' 'd' 'restore im' 'restore o' 'restore ../work/'; do
+        for line in 'dump --lev' 'dump --tcp ' 'dump --ignore sp' 'd' \\
+            'restore im' 'restore o' 'restore ../work/'; do
             mapfile -t words < <(printf '%s\\n' gpuckpt ${line})
             [[ $line == *' ' ]] && words+=('')
             COMP_WORDS=("${words[@]}") COMP_CWORD=$((${#words[@]} - 1))
@@ -141,6 +142,7 @@ def test_bash_completes(path: str, tmp_path: Path) -> None:
     assert done.stdout.splitlines() == [
         "dump --lev: --level",
         "dump --tcp : none established close",
+        "dump --ignore sp: space",
         "d: dump doctor demo",
         "restore im: image",
         "restore o: other/",

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from gpuckpt import errors
-from gpuckpt.cli import dump, failure, plain, show, terminal, units
+from gpuckpt.cli import dump, failure, plain, plan, show, terminal, units
 from gpuckpt.cli.live import Terminal
 from gpuckpt.cli.streams import Tolerant
 from gpuckpt.flow.show import ShowResult
@@ -32,6 +32,8 @@ BLOCKED = failure.page("dump", errors.Blocked("4 findings stop it", findings=sam
 PAGES = {
     "blocked": BLOCKED,
     "dump": dump.outcome(samples.dump_result()).page,
+    "plan": plan.outcome(samples.outlook()).page,
+    "no plan": plan.outcome(samples.outlook(*samples.FINDINGS)).page,
     "show": show.outcome(ShowResult(samples.MANIFEST, samples.IMAGE, ("time-travel",))).page,
 }
 BOXES = re.compile(r"[─-╿▀-▟]")
@@ -85,6 +87,45 @@ def test_an_error_answers_the_three_questions(width: int) -> None:
         assert finding.id in whole
         assert finding.reason in whole
         assert finding.remedy in whole
+
+
+SCREEN = 24  # lines of a terminal as it opens
+
+
+def test_a_plan_of_a_healthy_job_fits_on_a_screen() -> None:
+    """Sixteen workers and four ranks are told in a line each, or a line together."""
+    lines = drawn(plan.outcome(samples.outlook(ranks=4, workers=16)).page, 80)
+    assert len(lines) < SCREEN
+    (together,) = [line for line in lines if "16 x " in line]
+    assert "16.0 GiB" in together  # what they hold together
+    assert any(line.endswith("gpuckpt dump 100 -o " + str(samples.IMAGE)) for line in lines)
+
+
+def test_a_plan_of_too_many_processes_is_cut_with_a_count() -> None:
+    seen = samples.outlook(ranks=30)
+    lines = list(plain.lines(plan.outcome(seen).page))
+    # what is on a GPU is shown first
+    assert sum(" CUDA " in line for line in lines) == 8
+    assert any("and 23 more: --json lists all" in line for line in lines)
+    assert len(plan.outcome(seen).payload["processes"]) == 31  # type: ignore[index]
+
+
+def test_of_many_findings_of_a_kind_a_few_are_drawn() -> None:
+    many = tuple(replace(samples.FINDINGS[0], object=f"fd {number}") for number in range(20))
+    text = "\n".join(drawn(failure.page("dump", errors.Blocked("20", findings=many)), 80))
+    assert text.count("an io_uring ring is open") == 3
+    assert "and 17 x io-uring: --json lists all" in text
+
+
+def test_a_plan_says_what_would_stop_the_dump(gpuckpt: Callable[..., Ran], flows: Flows) -> None:
+    del flows
+    page = plan.outcome(samples.outlook(*samples.FINDINGS))
+    assert page.exit_code == 4
+    lines = list(plain.lines(page.page))
+    assert lines[0] == "3 findings stop a dump of process 100"
+    assert "error: blocked, exit 4" in lines
+    assert page.quiet.split() == ["io-uring", "gpu-leftover", "gate-file-size"]
+    assert gpuckpt("plan", 5).out.startswith("process 100 can be dumped now")
 
 
 def test_a_process_is_named_once() -> None:

@@ -114,6 +114,18 @@ def plain(listed: tuple[Any, ...]) -> dict[str, Any]:
     return {"tree": known.tree}
 
 
+def test_a_rehearsal_teaches_what_the_gpu_s_part_takes() -> None:
+    phases = (Phase("gpu-out", 0.0, 8.0, 8 * GIB), Phase("gpu-in", 9.0, 2.0, 8 * GIB))
+    tried = record(operation="rehearse", raw=0, stored=0)
+    tried = structs.replace(tried, receipt=replace(tried.receipt, phases=phases))
+    known = forecast(cuda_facts(), (tried,))
+    assert known.gpu_out.value == pytest.approx(8.0)
+    assert known.gpu_in.value == 0.0
+    stays = forecast(cuda_facts(), (tried,), leave_running=True)
+    assert stays.gpu_in.value == pytest.approx(2.0)
+    assert stays.pause == pytest.approx(known.pause + 2.0)
+
+
 def test_the_place_is_told() -> None:
     there = Place("nfs4", "/ckpt", network=True, free_inodes=7)
     known = forecast(facts(place=there))

@@ -465,10 +465,10 @@ def test_facts_are_gathered_from_every_tool(tmp_path: Path) -> None:
     assert tools.asked == [
         ("look", (100, 110)),
         ("uses", (100, 110)),
+        ("free", tmp_path),
         ("uses", None),
         ("memory", 100),
         ("memory", 110),
-        ("free", tmp_path),
         ("unit", 100),
     ]
     assert (found.taken, found.state_writable, found.obstacles) == (False, True, ())

@@ -1,0 +1,139 @@
+"""What cannot be looked at is told beside everything else, and nothing is asked in vain."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpuckpt.errors import (
+    CriuMissing,
+    CudaCallFailed,
+    DriverUnfit,
+    ImageExists,
+    NoSuchProcess,
+    NotWritable,
+)
+from gpuckpt.events import Silent
+from gpuckpt.flow.look import look
+from gpuckpt.flow.obstacles import cuda_states, destination
+from gpuckpt.flow.outlook import outlook
+from gpuckpt.flow.plan import IGNORABLE, judge_dump, refusal
+from gpuckpt.flow.request import DumpRequest
+from gpuckpt.flow.rules.rule import DumpChoices
+from gpuckpt.model import CudaOutcome, CudaState, Severity
+from gpuckpt.tools.destination import Place
+from tests.fakes.host import ROOT_PID, FakeHost
+from tests.plan_samples import cuda_facts, facts, process
+
+
+def driver(failure: Exception) -> Any:
+    """Return tools whose driver answers with an error."""
+
+    def states(_pids: object) -> dict[int, CudaState]:
+        raise failure
+
+    proc = SimpleNamespace(cuda_candidates=list, process=process)
+    return SimpleNamespace(proc=proc, cuda=SimpleNamespace(states=states))
+
+
+def test_a_process_that_does_not_answer_hides_no_other() -> None:
+    told = CudaCallFailed(
+        "state",
+        [
+            CudaOutcome(1, "state", after=CudaState.RUNNING),
+            CudaOutcome(2, "state", "NO_ANSWER"),
+            CudaOutcome(3, "state", "GONE", gone=True),
+        ],
+    )
+    states, (found,) = cuda_states(driver(told), [1, 2, 3])
+    assert states == {1: CudaState.RUNNING}
+    assert (found.id, found.pid, found.blocks) == ("gpu-unanswered", 2, True)
+    assert found.reason.endswith(".")
+
+
+def test_a_driver_that_cannot_be_reached_is_a_finding() -> None:
+    states, (found,) = cuda_states(driver(DriverUnfit("no libcuda", hint="Install it.")), [1])
+    assert states == {}
+    assert (found.id, found.reason, found.remedy) == ("driver-unfit", "No libcuda.", "Install it.")
+    assert isinstance(refusal([found]), DriverUnfit)
+
+
+def test_a_filesystem_that_does_not_answer() -> None:
+    def stale(_folder: Path) -> int:
+        raise OSError(116, "Stale file handle")
+
+    tools: Any = SimpleNamespace(host=SimpleNamespace(free_bytes=stale))
+    free, place, (found,) = destination(tools, Path("/ckpt"))
+    assert (free, place) == (None, None)
+    assert "Stale file handle" in found.reason
+    assert isinstance(refusal([found]), NotWritable)
+
+
+class NoCriu:
+    """A host without CRIU."""
+
+    @property
+    def version(self) -> object:
+        raise CriuMissing("CRIU was not found")
+
+
+def test_one_look_sees_it_all(tmp_path: Path) -> None:
+    """No CRIU, a name that is taken, and a job that is stopped: all three."""
+    host = FakeHost.with_job()
+    stopped = replace(host.processes[ROOT_PID + 3], state="T")
+    host.processes[stopped.pid] = stopped
+    tools: Any = replace(host.toolbox(tmp_path), criu=NoCriu())  # type: ignore[arg-type]
+    (tmp_path / "image").mkdir()
+    sight = look(tools, DumpRequest(ROOT_PID, tmp_path / "image"))
+    stopping = [one.id for one in sight.findings if one.blocks]
+    assert {"criu-missing", "image-exists", "stopped"} <= set(stopping)
+    assert str(sight.criu) == "0"
+
+
+def test_only_what_is_not_there_ends_a_look(tmp_path: Path) -> None:
+    host = FakeHost.with_job()
+    with pytest.raises(NoSuchProcess):
+        look(host.toolbox(tmp_path), DumpRequest(ROOT_PID + 999))
+
+
+def test_a_plan_calls_nothing_that_changes_anything(tmp_path: Path) -> None:
+    host, before = FakeHost.with_job(), FakeHost.with_job()
+    request = DumpRequest(ROOT_PID, tmp_path / "image")
+    told = outlook(host.toolbox(tmp_path / "state"), request, Silent())
+    assert told.error is None
+    assert [row.role for row in told.rows] == ["plain", "CUDA", "CUDA", "plain"]
+    assert host.processes == before.processes
+    asked = {call for call in host.calls if call.startswith(("cuda.", "criu.", "cpus.", "shell."))}
+    assert asked == {"cuda.states"}
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_host_s_own_troubles() -> None:
+    known = facts(
+        taken=True,
+        output=Path("/ckpt/image"),
+        state_dir=Path("/var/lib/x"),
+        state_writable=False,
+        place=Place("nfs4", "/ckpt", network=True, free_inodes=10),
+    )
+    found = {one.id: one for one in judge_dump(known, DumpChoices())}
+    assert set(found) == {"image-exists", "inodes", "not-writable", "destination-network"}
+    assert not found["destination-network"].blocks
+    error = refusal([found["image-exists"]])
+    assert isinstance(error, ImageExists)
+    assert error.exit_code == 2
+
+
+def test_what_may_be_ignored_says_when_that_makes_sense() -> None:
+    assert all(IGNORABLE.values())
+
+
+def test_an_ignored_blocker_warns() -> None:
+    tight = cuda_facts(memory_available=1, free_bytes=1)
+    ignore = frozenset({"memory-host", "io-uring"})
+    found = {one.id: one.severity for one in judge_dump(tight, DumpChoices(ignore=ignore))}
+    assert found == {"space": Severity.BLOCKER, "memory-host": Severity.WARNING}
