@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 # what one H200 host did (driver 580.159): GPU copies are bound by the first touch of host memory
 GPU_OUT: Final = 1.6e9  # bytes a second
-GPU_IN: Final = 5e9
 # one core compresses and hashes about this much; CRIU's own thread gives no more than the second
 STREAM_PER_CORE: Final = 0.4e9
 STREAM_MOST: Final = 3.1e9
