@@ -35,7 +35,7 @@ c = socket.create_connection(s.getsockname()); d, _ = s.accept()
 f = open('ghost', 'w'); f.write('x' * 3000000); f.flush(); os.unlink('ghost')
 i = libc.shmget(0, 4096, 0o1600); libc.shmat(i, None, 0); libc.shmctl(i, 0, None)
 if os.fork() == 0:
-    libc.unshare(0x04000000)  # a host name of its own
+    libc.unshare(0x04000000 | 0x08000000)  # a host name and System V IPC of its own
     os.kill(os.getpid(), signal.SIGSTOP)
 """
 EIGHT = {
@@ -46,7 +46,7 @@ EIGHT = {
     "unix-peer-outside",
     "pipe-outside",
     "namespace-uts",
-    "stopped",
+    "namespace-ipc",
 }
 
 

@@ -82,15 +82,14 @@ class NoCriu:
 
 
 def test_one_look_sees_it_all(tmp_path: Path) -> None:
-    """No CRIU, a name that is taken, and a job that is stopped: all three."""
+    """No CRIU, a name that is taken, and a process that the driver gave up: all three."""
     host = FakeHost.with_job()
-    stopped = replace(host.processes[ROOT_PID + 3], state="T")
-    host.processes[stopped.pid] = stopped
+    host.cuda[ROOT_PID + 1] = CudaState.FAILED
     tools: Any = replace(host.toolbox(tmp_path), criu=NoCriu())  # type: ignore[arg-type]
     (tmp_path / "image").mkdir()
     sight = look(tools, DumpRequest(ROOT_PID, tmp_path / "image"))
     stopping = [one.id for one in sight.findings if one.blocks]
-    assert {"criu-missing", "image-exists", "stopped"} <= set(stopping)
+    assert {"criu-missing", "image-exists", "gpu-failed"} <= set(stopping)
     assert str(sight.criu) == "0"
 
 
