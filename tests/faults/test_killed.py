@@ -1,4 +1,4 @@
-"""SIGKILL of gpuckpt at every external call of a dump and a restore, then `repair`.
+"""SIGKILL of gpuckpt at every external call of dump, restore and rehearsal, then `repair`.
 
 The operation runs in a child that ends, without any undo, after its n-th call. What the
 kernel, CRIU and the driver's helpers do then is played by hand, the helpers acting or not.
@@ -19,11 +19,13 @@ import pytest
 
 from gpuckpt.errors import GpuckptError, Unfinished
 from gpuckpt.events import Silent
+from gpuckpt.flow import sameness
 from gpuckpt.flow.dump import dump
 from gpuckpt.flow.interrupts import Interrupts
 from gpuckpt.flow.journal import Journal
+from gpuckpt.flow.rehearse import rehearse
 from gpuckpt.flow.repair import RepairRequest, repair
-from gpuckpt.flow.request import DumpRequest, RestoreRequest
+from gpuckpt.flow.request import DumpRequest, RehearseRequest, RestoreRequest
 from gpuckpt.flow.restore import restore
 from gpuckpt.flow.status import status
 from gpuckpt.image.store import Image
@@ -71,6 +73,17 @@ def dumping(folder: Path) -> Callable[[FakeHost], object]:
     def run(host: FakeHost) -> object:
         request = DumpRequest(ROOT_PID, folder / "image")
         return dump(host.toolbox(folder / "state"), request, Silent(), CALM)
+
+    return run
+
+
+def rehearsing(folder: Path, *, real: bool) -> Callable[[FakeHost], object]:
+    (folder / "state").mkdir(parents=True, exist_ok=True)
+
+    def run(host: FakeHost) -> object:
+        what = DumpRequest(ROOT_PID, folder / "image")
+        request = RehearseRequest(what, settle=0.0, real=real)
+        return rehearse(host.toolbox(folder / "state"), request, Silent(), CALM)
 
     return run
 
@@ -153,6 +166,32 @@ def test_a_dump_killed_at_every_call(tmp_path: Path, *, helpers: bool) -> None:
         if "image" in left:
             with Image.open(folder / "image") as image:
                 image.check_sizes()
+    assert bool(told) is not helpers, "only dead helpers leave something to be put back"
+
+
+@pytest.mark.parametrize("helpers", [True, False], ids=["helpers act", "helpers dead"])
+@pytest.mark.parametrize("real", [False, True], ids=["in place", "dump"])
+def test_a_rehearsal_killed_at_every_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, real: bool, helpers: bool
+) -> None:
+    """The job runs as before; only a scratch image that was complete may be left."""
+    monkeypatch.setattr(sameness, "WATCH_SECONDS", 0.0)
+    calls = calls_of(FakeHost.with_job(**SIZE), rehearsing(tmp_path / "good", real=real))
+    told = 0
+    for number in places(calls):
+        folder = tmp_path / str(number)
+        before, victim = FakeHost.with_job(**SIZE), FakeHost.with_job(**SIZE)
+        victim.fault = Fault(number, "", "after")
+        host = killed(victim, tmp_path, rehearsing(folder, real=real))
+        where = (number, calls[number - 1])
+        assert host is not None, where
+        host.after_the_death_of_gpuckpt(helpers=helpers)
+        told += truth_told(host, folder)
+        mend(host, folder / "state")
+        assert host.processes == before.processes, where
+        assert host.cuda == before.cuda, where
+        left = {path.name for path in folder.iterdir()}
+        assert left <= ({"state", "image"} if real else {"state"}), where
     assert bool(told) is not helpers, "only dead helpers leave something to be put back"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,8 +13,9 @@ from gpuckpt.flow import gpu
 from gpuckpt.flow.dump import dump
 from gpuckpt.flow.interrupts import Interrupts
 from gpuckpt.flow.journal import Journal
+from gpuckpt.flow.repair import RepairRequest, repair
 from gpuckpt.flow.request import DumpRequest
-from gpuckpt.model import CudaState
+from gpuckpt.model import CudaState, ProcessRef
 from tests.fakes.host import GIB, ROOT_PID, FakeHost, Fault, process
 
 if TYPE_CHECKING:
@@ -73,6 +75,20 @@ def test_the_driver_is_not_asked_without_room(tmp_path: Path, *, leave_running: 
     assert not host.armed, "the dead man's switch must not act behind our back"
     assert len(Journal(tmp_path / "short" / "state").entries()) == 1
     assert [note for note in notes.notes if "waiting for it, at most" in note]
+    assert_repair_waits_for_room(host, tmp_path / "short" / "state")
+
+
+def assert_repair_waits_for_room(host: FakeHost, state: Path) -> None:
+    """A repair that comes too early says who is in the way, the next one brings the job back."""
+    me, asked, calm = os.getpid(), RepairRequest(ROOT_PID), Interrupts()
+    host.processes[me] = process(me, ref=ProcessRef(me, 1))  # another gpuckpt
+    early = repair(host.toolbox(state), asked, Silent(), calm)
+    assert f"held by process {FILLER} (python fill.py)" in early.left[0].reason
+    assert "cuda.restore" not in host.calls
+    del host.strangers[FILLER]
+    assert not repair(host.toolbox(state), asked, Silent(), calm).left
+    assert set(host.cuda.values()) == {CudaState.RUNNING}
+    assert not Journal(state).entries()
 
 
 def test_memory_that_comes_back_in_time_is_waited_for(

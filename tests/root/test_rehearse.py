@@ -57,13 +57,17 @@ def test_a_job_without_a_gpu(stage: Stage) -> None:
 
 
 def test_a_driver_that_fails_on_the_way_back(stage: Stage) -> None:
-    """The job stays suspended, nobody ends it, and the text says what to do."""
+    """The job stays suspended, nobody ends it; once the cause is gone a repair brings it back."""
     job = stage.start()
     stage.driver.fault(job.pid, "restore", error="operation not permitted")
     done = stage.gpuckpt("rehearse", job.pid)
     assert done.code == 10
     assert stage.driver.state(job.pid) == CudaState.CHECKPOINTED
+    assert stage.gpuckpt("rehearse", job.pid).error == "unfinished"
     stage.driver.heal(job.pid, "restore")
+    assert stage.gpuckpt("repair", job.pid).code == 0
+    assert stage.driver.state(job.pid) == CudaState.RUNNING
+    stage.counts_on()
 
 
 def on_a_terminal(stage: Stage, *args: object, deaf: bool = False) -> tuple[int, subprocess.Popen]:
