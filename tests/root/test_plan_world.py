@@ -131,29 +131,34 @@ def test_a_job_as_it_should_be_started(tmp_path: Path) -> None:
 
 
 def test_a_pane_of_tmux(tmp_path: Path) -> None:
-    """The pane's own program closes its window when it goes; one typed in its shell does not."""
+    """The pane's own program closes its window when it goes; one typed in a shell does not."""
     if shutil.which("tmux") is None:
         pytest.skip("no tmux here")
-    tmux = ["tmux", "-S", str(tmp_path / "socket"), "-f", "/dev/null"]
-    quiet = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": tmp_path}
-    subprocess.run([*tmux, "new-session", "-d", "exec sh"], check=True, **quiet)  # type: ignore[call-overload]
+
+    def tmux(*line: str) -> str:
+        command = ["tmux", "-S", str(tmp_path / "socket"), "-f", "/dev/null", *line]
+        quiet = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": tmp_path}
+        return subprocess.check_output(command, text=True, **quiet)  # type: ignore[call-overload,no-any-return]
+
+    tmux("new-session", "-d", "exec sleep 600")
+    panes: list[int] = []
     try:
-        asked = [*tmux, "list-panes", "-aF", "#{pane_pid}"]
-        pane = int(subprocess.check_output(asked, text=True, **quiet))  # type: ignore[call-overload]
-        subprocess.run([*tmux, "send-keys", "sleep 600 &", "Enter"], check=True, **quiet)  # type: ignore[call-overload]
-        wait_until(lambda: len(Proc().tree(pane).pids) == 2)
-        typed = Proc().tree(pane).pids[1]
-        wait_until(lambda: [one.id for one in findings(typed)] == ["terminal"])
-        found = findings(pane)
+        tmux("new-window", "exec sh")
+        panes = [int(pid) for pid in tmux("list-panes", "-aF", "#{pane_pid}").split()]
+        tmux("send-keys", "sleep 600 &", "Enter")
+        wait_until(lambda: len(Proc().tree(panes[1]).pids) == 2)
+        typed = Proc().tree(panes[1]).pids[1]
+        wait_until(lambda: {one.id for one in findings(typed)} == {"terminal"})
+        found = findings(panes[0])
         assert {(one.id, one.blocks) for one in found} == {
             ("terminal", False),
             ("supervised", False),
         }
         assert "tmux" in found[-1].object
-        os.kill(typed, signal.SIGKILL)
-        assert criu_dumps(facts(pane), tmp_path / "images")
+        assert criu_dumps(facts(panes[0]), tmp_path / "images")
     finally:
-        subprocess.run([*tmux, "kill-server"], check=False, **quiet)  # type: ignore[call-overload]
+        for pid in [pid for pane in panes for pid in reversed(Proc().tree(pane).pids)]:
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_a_job_that_ends_with_its_parent(place: Field) -> None:
