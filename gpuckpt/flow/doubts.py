@@ -94,14 +94,22 @@ def lost_end(pid: int, fd: int, *, writes: bool, holder: str = "") -> Finding:
 def copies(tools: Toolbox, manifest: Manifest, but: Iterable[int]) -> Iterator[Finding]:
     """A supervisor takes a dump for the job's death, and starts it anew."""
     root = manifest.tree[0]
-    if not root.argv:
+    since = _time(manifest.created)
+    if not root.argv or since is None:
         return
-    since = datetime.fromisoformat(manifest.created).timestamp()
     own = set(but)
     for pid in tools.proc.copies(root.argv, root.cwd, since):
         process = tools.proc.process(pid)
         if pid not in own and process is not None and not process.zombie:
             yield _copy(process, tools.proc.process(process.ppid))
+
+
+def _time(written: str) -> float | None:
+    """Return a time as seconds since the epoch, None if it is none."""
+    try:
+        return datetime.fromisoformat(written).timestamp()
+    except ValueError:
+        return None
 
 
 def _copy(process: Process, parent: Process | None) -> Finding:
@@ -161,6 +169,16 @@ def connections(manifest: Manifest, look: Look) -> Iterator[Finding]:
                 "given it up, or the job has closed it.",
                 "Look whether the job connects again.",
             )
+
+
+def unseen(why: OSError) -> Finding:
+    """Return that the closer look could not be taken."""
+    return warning(
+        "look-incomplete",
+        "restored job",
+        f"The job is back, but could not be looked at more closely: {why.strerror or why}.",
+        "Look at it yourself: its output, its ports, and whether a second copy runs.",
+    )
 
 
 def ended(manifest: Manifest, after: Moment) -> Iterator[Finding]:

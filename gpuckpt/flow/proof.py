@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpuckpt.errors import Stopped
+from gpuckpt.errors import NoSuchProcess, Stopped
 from gpuckpt.flow import doubts
 from gpuckpt.model import blocker
 
@@ -71,8 +71,14 @@ class Proof:
             return wrong
         after = doubts.moment(self._tools, self._manifest)
         self.progress = "ran" if doubts.ran(before, after) else "idle"
-        tree = self._tools.proc.tree(self._manifest.root_pid)
-        self.doubts = self._doubts(tree, before, after)
+        try:
+            tree = self._tools.proc.tree(self._manifest.root_pid)
+        except NoSuchProcess:  # this very moment
+            return self.look()
+        try:
+            self.doubts = self._doubts(tree, before, after)
+        except OSError as why:  # a job that is back does not go again for want of a closer look
+            self.doubts = [doubts.unseen(why)]
         return self._ports(tree)
 
     def _doubts(self, tree: Tree, before: doubts.Moment, after: doubts.Moment) -> list[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -97,6 +98,30 @@ def test_what_a_restore_brings_back_and_what_not(place: Field, spoken: tuple[int
     dead = place.gpuckpt("restore", image, "--settle", "1")
     assert (dead.code, dead.error) == (11, "verification_failed")
     assert "was a pipe to" in dead.json["error"]["message"]
+
+
+TALKER = """
+import socket, sys, time
+line = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+while True: time.sleep(0.05)
+"""
+
+
+def test_a_connection_that_its_peer_gave_up(place: Field) -> None:
+    """S12: kept as long as the peer keeps it; a reset meanwhile is seen in the look afterwards."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        job = place.start([sys.executable, "-S", "-c", TALKER, str(port)])
+        peer = server.accept()[0]
+    with peer:
+        image = place.dump(job, "--tcp", "established")
+        planned = ids(place.gpuckpt("plan", image))
+        assert planned["tcp-kept"]["object"] == f"tcp 127.0.0.1:{port}"
+        assert "connection-lost" not in ids(place.gpuckpt("restore", image, "--settle", "0.2"))
+        end(job.pid)
+    lost = ids(place.gpuckpt("restore", image, "--settle", "0.5"))
+    assert lost["connection-lost"]["object"] == f"tcp 127.0.0.1:{port}"
+    end(job.pid)
 
 
 def test_a_fresh_start_is_no_restore(place: Field) -> None:
