@@ -55,7 +55,8 @@ def test_a_process_that_is_gone_after_criu_said_restored(tmp_path: Path) -> None
     """G34: looked for after CRIU, and again after the driver."""
 
     def die(host: FakeHost) -> None:
-        del host.processes[max(host.cuda)]
+        pid = max(host.cuda)
+        host.processes[pid] = replace(host.processes[pid], state="Z", threads=(pid,))
 
     good = brought_back(tmp_path, None, "")
     for at in ("criu.approve", "cuda.unlock"):
@@ -72,10 +73,10 @@ def test_another_process_in_place_of_the_restored_one(tmp_path: Path) -> None:
     """S13: it is the job's identity that is looked at, not that something runs."""
 
     def start_afresh(host: FakeHost) -> None:
-        host.processes[ROOT_PID] = replace(host.processes[ROOT_PID], exe="/usr/bin/fresh")
+        host.restored[ROOT_PID] = replace(host.restored[ROOT_PID], exe="/usr/bin/fresh")
 
     with pytest.raises(RestoreFailed, match="another tree") as caught:
-        brought_back(tmp_path, start_afresh, "criu.approve")
+        brought_back(tmp_path, start_afresh, "criu.image.inventory.img")
     assert "/usr/bin/fresh" in caught.value.findings[0].reason
 
 
