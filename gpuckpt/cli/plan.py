@@ -108,6 +108,8 @@ def outcome(seen: Outlook) -> Outcome:
 def _following(seen: Outlook) -> tuple[str, ...]:
     """Return what to type next: the dump if it can be, else what leads there."""
     request = seen.instead or seen.request
+    if any(one.id == "unfinished" for one in seen.sight.findings):
+        return (describe.command_line("gpuckpt", "repair", str(request.pid)),)
     if seen.error is None or seen.instead is not None:
         return (_command("dump", request.pid, request),)
     roots = seen.sight.facts.better_roots[:_MOST_ROOTS] or (request.pid,)

@@ -8,12 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
+from gpuckpt.errors import Unfinished
 from gpuckpt.flow.forecast import Forecast, forecast
 from gpuckpt.flow.history import History
+from gpuckpt.flow.journal import Journal
+from gpuckpt.flow.leftovers import cut_short, left_of
 from gpuckpt.flow.look import Sight, choices, look
 from gpuckpt.flow.plan import judge_dump, refusal
+from gpuckpt.flow.recover import concerns, story
 from gpuckpt.flow.rules.gpu import GPU_NODE
-from gpuckpt.model import TcpPolicy
+from gpuckpt.model import TcpPolicy, blocker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
     from gpuckpt.flow.facts import DumpFacts
     from gpuckpt.flow.request import DumpRequest
     from gpuckpt.flow.toolbox import Toolbox
-    from gpuckpt.model import GpuUse, Process
+    from gpuckpt.model import Finding, GpuUse, Process
 
 # a nearly full disk is not made fuller
 LEAST_FREE: Final = 256 << 20
@@ -77,8 +81,29 @@ def outlook(tools: Toolbox, request: DumpRequest, reporter: Reporter) -> Outlook
     speed = _write_speed(tools, request, sight, reporter)
     expected = forecast(sight.facts, records, speed, leave_running=request.leave_running)
     error = sight.error
-    instead = _instead(sight.facts, request) if error is not None else None
+    earlier = tuple(_earlier(tools, sight))
+    if earlier:
+        sight = replace(sight, findings=(*earlier, *sight.findings))
+        error = Unfinished(earlier[0].reason.rstrip("."), findings=sight.findings)
+    instead = _instead(sight.facts, request) if error is not None and not earlier else None
     return Outlook(request, sight, tuple(_rows(sight)), expected, error, instead)
+
+
+def _earlier(tools: Toolbox, sight: Sight) -> Iterator[Finding]:
+    """Tell of runs that were cut short and left these processes in a state to be mended first."""
+    for entry in Journal(tools.state_dir).entries():
+        mine = concerns(entry, sight.tree.pids, str(sight.output))
+        if not mine or not cut_short(tools, entry):
+            continue
+        found = left_of(tools, entry)
+        if any(one.blocks for one in found):
+            text = story(entry, found)
+            yield blocker(
+                "unfinished",
+                f"{entry.operation} of {entry.started}",
+                f"{text[:1].upper()}{text[1:]}.",
+                "Put it back first: gpuckpt repair.",
+            )
 
 
 def _instead(facts: DumpFacts, request: DumpRequest) -> DumpRequest | None:

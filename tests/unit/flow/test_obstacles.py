@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from gpuckpt.cli import plan
+from gpuckpt.cli.page import Next
 from gpuckpt.errors import (
     CriuMissing,
     CudaCallFailed,
@@ -16,15 +18,17 @@ from gpuckpt.errors import (
     ImageExists,
     NoSuchProcess,
     NotWritable,
+    Unfinished,
 )
 from gpuckpt.events import Silent
+from gpuckpt.flow.journal import Entry, Journal
 from gpuckpt.flow.look import look
 from gpuckpt.flow.obstacles import cuda_states, destination
 from gpuckpt.flow.outlook import outlook
 from gpuckpt.flow.plan import IGNORABLE, judge_dump, refusal
 from gpuckpt.flow.request import DumpRequest
 from gpuckpt.flow.rules.rule import DumpChoices
-from gpuckpt.model import CudaOutcome, CudaState, Severity
+from gpuckpt.model import CudaOutcome, CudaState, ProcessRef, Severity
 from gpuckpt.tools.destination import Place
 from tests.fakes.host import ROOT_PID, FakeHost
 from tests.plan_samples import cuda_facts, facts, process
@@ -109,6 +113,33 @@ def test_a_plan_calls_nothing_that_changes_anything(tmp_path: Path) -> None:
     asked = {call for call in host.calls if call.startswith(("cuda.", "criu.", "cpus.", "shell."))}
     assert asked == {"cuda.states"}
     assert not list(tmp_path.iterdir())
+
+
+def test_what_an_earlier_run_left_is_told_with_the_rest(tmp_path: Path) -> None:
+    host = FakeHost.with_job()
+    tools = host.toolbox(tmp_path / "state")
+    away = ROOT_PID + 1
+    dead = Entry(
+        id="dead",
+        operation="dump",
+        started="2026-01-01T00:00:00Z",
+        boot_id="boot",
+        owner=ProcessRef(999_999, 1),
+        image="/image",
+        processes=(host.processes[away].ref,),
+        first={away: CudaState.RUNNING},
+    )
+    Journal(tmp_path / "state").open(dead, lambda _ref: True)
+    request = DumpRequest(ROOT_PID, tmp_path / "image")
+    assert outlook(tools, request, Silent()).error is None  # nothing is left but files
+    host.cuda[away] = CudaState.CHECKPOINTED
+    told = outlook(tools, request, Silent())
+    assert isinstance(told.error, Unfinished)
+    first = told.sight.findings[0]
+    assert (first.id, first.blocks) == ("unfinished", True)
+    assert str(away) in first.reason
+    assert "gpuckpt repair" in first.remedy
+    assert plan.outcome(told).page.blocks[-1] == Next((f"gpuckpt repair {ROOT_PID}",))
 
 
 def test_the_host_s_own_troubles() -> None:
