@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from contextlib import closing
 
@@ -60,3 +61,19 @@ def test_udp_is_never_shared(*, reuse: bool) -> None:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
         other.bind((HOST, 0))
         assert Net().port("udp", HOST, other.getsockname()[1]) is PortState.TAKEN
+
+
+def test_who_has_a_port_and_addresses_that_are_not_here() -> None:
+    """Listening and connected sockets are told apart."""
+    net = Net()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert os.getpid() in net.holders("tcp", port)
+        assert os.getpid() in net.holders("tcp", port, listening=True)
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            own = client.getsockname()[1]
+            assert os.getpid() in net.holders("tcp", own)
+            assert net.holders("tcp", own, listening=True) == ()
+    # reserved for documentation (RFC 5737, RFC 3849)
+    assert net.port("tcp", "203.0.113.1", 0) is PortState.NO_ADDRESS
+    assert net.port("tcp", "2001:db8::1", 0) in {PortState.NO_ADDRESS, PortState.TAKEN}
