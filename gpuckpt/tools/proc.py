@@ -141,19 +141,21 @@ class Proc:
         Raises:
             NotPrivileged: a process may not be looked into; an empty answer would be a lie.
         """
-        found: list[DeviceUse] = []
-        for pid in pids:
-            folder = f"{self.root}/{pid}"
-            try:
-                held = [(fd, plain(target)[0]) for fd, target in targets(folder)]
-                mapped = sorted({one.target for one in mappings(folder)})
-            except PermissionError as why:
-                if self._stat_state(pid) in "ZX":
-                    continue
-                raise NotPrivileged(f"the open files of process {pid} may not be read") from why
-            found += [DeviceUse(pid, fd, path) for fd, path in held if _GPU_NODES.fullmatch(path)]
-            found += [DeviceUse(pid, None, path) for path in mapped if _GPU_NODES.fullmatch(path)]
-        return tuple(found)
+        return tuple(use for pid in pids for use in self._gpu_side(pid)[0])
+
+    def _gpu_side(self, pid: int) -> tuple[list[DeviceUse], bool]:
+        """Return the devices of one process, and whether it maps libcuda."""
+        folder = f"{self.root}/{pid}"
+        try:
+            held = [(fd, plain(target)[0]) for fd, target in targets(folder)]
+            mapped = sorted({one.target for one in mappings(folder)})
+        except PermissionError as why:
+            if self._stat_state(pid) in "ZX":
+                return [], False
+            raise NotPrivileged(f"the open files of process {pid} may not be read") from why
+        uses = [DeviceUse(pid, fd, path) for fd, path in held if _GPU_NODES.fullmatch(path)]
+        uses += [DeviceUse(pid, None, path) for path in mapped if _GPU_NODES.fullmatch(path)]
+        return uses, any(_LIBCUDA.search(path) for path in mapped)
 
     def look(self, tree: Tree) -> Look:
         """Return all that matters of a tree before a dump; see tools/look.py."""
@@ -183,12 +185,7 @@ class Proc:
         Raises:
             NotPrivileged: as in `devices`.
         """
-        wanted = tuple(pids)
-        found = {use.pid for use in self.devices(wanted)}
-        for pid in set(wanted) - found:
-            if any(_LIBCUDA.search(one.target) for one in mappings(f"{self.root}/{pid}")):
-                found.add(pid)
-        return tuple(sorted(found))
+        return tuple(sorted({pid for pid in pids if any(self._gpu_side(pid))}))
 
     def taken(self, ids: Iterable[int]) -> tuple[int, ...]:
         """Return those of the numbers that cannot be given to a new task now, sorted.
