@@ -18,16 +18,16 @@ from gpuckpt.errors import (
     GpuMemoryShort,
     GpuStepFailed,
 )
-from gpuckpt.flow.memory import memory_need, memory_short
+from gpuckpt.flow.memory import free_of, freed, memory_need, memory_short
 from gpuckpt.flow.refusals import hopeless, lost, missing_access, translated
-from gpuckpt.model import CudaState
+from gpuckpt.model import CudaState, GpuUse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from gpuckpt.flow.interrupts import Interrupts
     from gpuckpt.flow.toolbox import Toolbox
-    from gpuckpt.model import GpuUse, Tree
+    from gpuckpt.model import Tree
 
 # the first tries of a lock over several processes: a rank that waits for a locked peer cannot be
 # locked, whatever its time, so short tries find a good moment sooner than one long one
@@ -83,6 +83,7 @@ class CudaTree:
         self._uses: tuple[GpuUse, ...] = ()
         self._patient_until: float | None = None
         self._lost: set[int] = set()
+        self._freed: dict[str, int] = {}
 
     @property
     def pids(self) -> list[int]:
@@ -144,10 +145,14 @@ class CudaTree:
         """
         if not self.pids:
             return
+        # where NVML does not tell the job's share, what becomes free is what it will need again
+        told = {use.pid for use in self._uses if use.bytes}
+        before = {} if told.issuperset(self.pids) else free_of(self._tools)
         try:
             self._tools.cuda.checkpoint(self.pids)
         except CudaCallFailed as why:
             raise self._translated(why) from why
+        self._freed = freed(self._tools, before) if before else {}
 
     def check_leftovers(self, pids: Iterable[int]) -> None:
         """Make sure that no process of the tree still holds a GPU device.
@@ -254,8 +259,9 @@ class CudaTree:
         bounded: a second try finds out at once that nothing has changed.
         """
         # NVML may list a process without saying how much it holds: that is no reason to wait
-        held = (use for use in self._uses if use.pid in pids and use.bytes)
-        need = memory_need(held, gpu_map or {})
+        held = [use for use in self._uses if use.pid in pids and use.bytes]
+        all_ = [GpuUse(pids[0], uuid, size) for uuid, size in self._freed.items() if size > 0]
+        need = memory_need(all_ or held, gpu_map or {})
         while short := memory_short(self._tools, need, pids):
             if self._patient_until is None:
                 self._patient_until = time.monotonic() + MEMORY_PATIENCE

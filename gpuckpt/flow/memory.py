@@ -25,6 +25,17 @@ def memory_need(uses: Iterable[GpuUse], gpu_map: Mapping[str, str]) -> dict[str,
     return need
 
 
+def freed(tools: Toolbox, before: Mapping[str, int]) -> dict[str, int]:
+    """Return by how many bytes more of each GPU is free than `before`."""
+    return {uuid: free - before[uuid] for uuid, free in free_of(tools).items() if uuid in before}
+
+
+def free_of(tools: Toolbox) -> dict[str, int]:
+    """Return the free bytes of each GPU."""
+    facts = tools.nvidia.facts()
+    return {gpu.uuid: gpu.memory_free for gpu in facts.gpus} if facts is not None else {}
+
+
 def memory_short(tools: Toolbox, need: Mapping[str, int], but: Collection[int] = ()) -> str:
     """Return on which GPUs memory is missing and who holds it, in words; empty if on none.
 

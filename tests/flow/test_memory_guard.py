@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -116,3 +116,25 @@ def test_memory_that_comes_back_in_time_is_waited_for(
     assert not isinstance(caught.value, UndoIncomplete)
     assert host.cuda == before.cuda
     assert "not visible from here" in "".join(notes.notes)
+
+
+class Reticent(FakeHost):
+    """A host whose NVML does not say which process holds what, as in some containers."""
+
+    def around(self, name: str, effect: Any) -> Any:
+        if name == "criu.image.pstree.img":
+            fill(self)
+            raise OSError(5, "the disk broke")
+        result = super().around(name, effect)
+        if name == "cuda.checkpoint":
+            self.gpu_free += 2 * GIB
+        return result
+
+
+def test_where_nobody_tells_the_share_of_a_job(tmp_path: Path) -> None:
+    """What became free with the checkpoint is what has to be free again."""
+    host = Reticent.with_job()
+    host.gpu_bytes.clear()
+    with pytest.raises(UndoIncomplete, match="1024 MiB free, 2304 MiB are needed; held by process"):
+        run(host, tmp_path / "short", Notes(), leave_running=False)
+    assert "cuda.restore" not in host.calls
