@@ -59,6 +59,8 @@ def failed(watch: Watch, status: int | None, oom_kills: int | None) -> GpuckptEr
         sentence, hint = _by_signal(-status, oom_kills)
     elif not sentence:
         sentence = f"CRIU ended with status {status} and gave no reason that gpuckpt knows"
+        if report.complaint:
+            sentence += f'; it complained first: "{report.complaint}"'
         hint = "The lines below are all it said of it; keep the log if you report this."
     elif killed:
         sentence += f"; the kernel ended {killed} meanwhile for lack of memory"

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.tools.criunames import Names
+from gpuckpt.tools.criuwords.areas import AREAS
 from gpuckpt.tools.criuwords.files import FILES
 from gpuckpt.tools.criuwords.host import HOST, WEAK
 from gpuckpt.tools.criuwords.places import PLACES, TAKEN
@@ -48,11 +49,15 @@ _OPENING: Final = re.compile(r"Unable to open fd=(?P<fd>-?\d+) id=(?P<xid>0x[0-9
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a log says: a sentence and advice if a rule knew the failure, and the lines."""
+    """What a log says: a sentence and advice if a rule knew the failure, and the lines.
+
+    `complaint` is the first thing CRIU complained of, for a failure that no rule knows.
+    """
 
     sentence: str
     hint: str
     lines: tuple[str, ...]
+    complaint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +75,14 @@ def read(log: Path, names: Names | None = None) -> Report:
     """Look into the log of a failed run; a missing log gives an empty report."""
     every = [line for line in _text(log).splitlines() if line.strip()]
     lines = list(_telling(every))
-    for rules in (CAUSES, WEAK):
+    for rules in (CAUSES, WEAK, AREAS):
         for line in lines:
             for rule in rules:
                 if found := re.search(rule.pattern, line.text):
                     said = words(line, found.groupdict(), names or Names())
                     hint = rule.hint.format(**said)
                     return Report(rule.sentence.format(**said), hint, _shown(lines, line))
-    return Report("", "", _unknown(every, lines))
+    return Report("", "", _unknown(every, lines), lines[0].text if lines else "")
 
 
 def last_lines(log: Path) -> tuple[str, ...]:
@@ -148,6 +153,7 @@ def words(line: Line, groups: dict[str, str | None], names: Names) -> dict[str, 
     if id_ is not None and id_ in names.files:
         opened = f"descriptor {fd} ({names.file(id_)})" if fd is not None else names.file(id_)
     return words | {
+        "text": line.text,
         "who": names.process(pid),
         "object": opened,
         "file": names.file(id_) if id_ else "a socket",

@@ -102,6 +102,7 @@ def supervise(child: Child, talk: Talk) -> None:
             _wait_out(child, talk, patient=failure is None)
         elif failure := _reason_to_end(ready, server, watch, ends):
             _end(child, talk)
+            _cut(watch)
     failure = failure or server.failure
     if failure is not None:
         raise _told(failure, watch)
@@ -217,7 +218,12 @@ def _ends_within(child: Child, watch: Watch, seconds: float) -> bool:
     while child.wait(_POLL_SECONDS) is None:
         if time.monotonic() >= ends:
             return False
-        if _too_large(watch):
-            with suppress(OSError):
-                os.truncate(watch.log, KEPT_LOG)
+        _cut(watch)
     return True
+
+
+def _cut(watch: Watch) -> None:
+    """Keep the start of a log that has grown too large."""
+    if _too_large(watch):
+        with suppress(OSError):
+            os.truncate(watch.log, KEPT_LOG)

@@ -6,9 +6,11 @@ would have stopped it.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
+import subprocess
 import threading
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -27,6 +29,8 @@ from tests.targets import target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from tests.root.harness import Field
 
 pytestmark = pytest.mark.root
 
@@ -246,11 +250,33 @@ def test_a_criu_that_is_killed_says_by_what(driven: Driven) -> None:
         wait_for("the job is let go", lambda: state_of(pid) in {"R", "S"})
 
 
+def test_what_a_killed_restore_had_made_is_ended(place: Field) -> None:
+    """The half-made tasks outlive their CRIU, and the image is restored after that."""
+    job = place.job("worker.py", 32)
+    before = place.ask()
+    image = place.dump(job)
+    command = place.command("restore", image, "--json")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as restoring:
+        wait_for("a task is made", lambda: exists(job.pid))
+        os.kill(criu_of(job.pid), signal.SIGKILL)
+        told = json.loads(restoring.communicate(timeout=PATIENCE)[0])["error"]
+    assert (restoring.returncode, told["name"]) == (9, "restore_failed")
+    assert "CRIU was ended by SIGKILL" in told["message"]
+    assert Path(told["log"]).exists()
+    assert not exists(job.pid)
+    place.restore(image)
+    assert place.ask()["sha256"] == before["sha256"]
+
+
 def criu_of(pid: int) -> int:
-    """Return the pid of the CRIU that dumps a process."""
+    """Return the pid of the CRIU that dumps or restores a process."""
+    marks = f"-t\0{pid}\0".encode(), f"-{pid}-".encode()
     for folder in Path("/proc").iterdir():
         with suppress(OSError):
-            if f"-t\0{pid}\0".encode() in (folder / "cmdline").read_bytes():
+            line = (folder / "cmdline").read_bytes()
+            # a half-made task still bears the command line of its CRIU
+            ours = b"--no-default-config" in line and folder.name != str(pid)
+            if ours and any(mark in line for mark in marks):
                 return int(folder.name)
     raise AssertionError(f"no CRIU works on {pid}")
 

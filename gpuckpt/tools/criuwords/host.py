@@ -91,9 +91,8 @@ WEAK: Final = (
     ),
     Rule(
         r"(?P<pid>\d+) (was )?killed by (signal )?9\b",
-        "{who} was killed while it was being restored: by the kernel for lack of memory, most "
-        "likely, or by somebody",
-        "Free memory, or raise the limit of the memory cgroup, and try again.",
+        "{who} was killed while it was being restored",
+        "Somebody, a watchdog or a limit on memory ends processes here: see who, and try again.",
     ),
     Rule(
         r"(?P<pid>\d+) (was )?(killed|stopped) by (signal )?(?P<signal>\d+)",

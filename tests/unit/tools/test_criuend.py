@@ -75,6 +75,8 @@ def test_no_reason_is_said_to_be_none(watch: Watch) -> None:
     why = criuend.failed(watch, 1, 0)
     assert "no reason that gpuckpt knows" in why.message
     assert why.excerpt == ("(00.1) the end",)
+    watch.log.write_text("(00.1) Error (x.c:1): the moon is full\n")
+    assert 'it complained first: "the moon is full"' in criuend.failed(watch, 1, 0).message
 
 
 def test_before_its_log_criu_talks_to_its_output(watch: Watch) -> None:

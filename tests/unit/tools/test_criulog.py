@@ -38,7 +38,9 @@ def test_known_failures_are_translated(tmp_path: Path, lines: str, said: str) ->
     assert criulog.read(log).sentence
 
 
-@pytest.mark.parametrize("rule", [*criulog.CAUSES, *criulog.WEAK], ids=lambda rule: rule.pattern)
+@pytest.mark.parametrize(
+    "rule", [*criulog.CAUSES, *criulog.WEAK, *criulog.AREAS], ids=lambda rule: rule.pattern
+)
 def test_every_rule_says_whole_sentences(rule: Rule) -> None:
     """No rule asks for a word that its pattern may not give."""
     words = criulog.words(criulog.Line("", "", None, None), {}, NAMES)
@@ -57,6 +59,16 @@ def test_an_unknown_failure_shows_its_lines_and_the_last_ones(tmp_path: Path) ->
     report = criulog.read(log)
     assert report.sentence == ""
     assert report.lines == (moon, HARMLESS.strip(), "(00.2) going home")
+    assert report.complaint == "the moon is full"
+
+
+def test_where_it_failed_is_told_when_why_is_not_known(tmp_path: Path) -> None:
+    """CRIU's modules put their name before their messages."""
+    log = tmp_path / "dump.log"
+    log.write_text("(00.1) Dumping opened files (pid: 4711)\n(00.2) Error (x.c:1): unix: Odd\n")
+    told = criulog.read(log, NAMES).sentence
+    assert "at a unix socket of process 4711 (train), in a way that gpuckpt does not know" in told
+    assert told.endswith("unix: Odd")
 
 
 def test_a_log_without_errors_shows_its_end(tmp_path: Path) -> None:
