@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-_TABLE: Final = re.compile(rb"\binet (CRIU-[0-9A-Za-z-]+)")
+_RUN: Final = re.compile(rb"CRIU run id = ([0-9A-Za-z-]+)")
+_TOUCHED: Final = b"Turning repair on for socket"
+# 4.2.1 names its table after its run, and has room for so much of that
+_RUN_IN_NAME: Final = 21
 _TCP_REPAIR: Final = 19  # <linux/tcp.h>
 _PIDFD_GETFD: Final = 438  # the same on every architecture
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
@@ -85,12 +88,15 @@ def cut(pids: Iterable[int], log: Path) -> tuple[str, ...]:
 
 
 def _tables(log: Path) -> list[str]:
-    """Return the tables that CRIU has made, as its log names them."""
-    if not log.exists():
-        return []
-    with log.open("rb") as file:
-        found = (_TABLE.search(line) for line in file)
-        return sorted({one[1].decode() for one in found if one})
+    """Return the table that CRIU has made; none if it did not come to any connection."""
+    run, touched = "", False
+    if log.exists():
+        with log.open("rb") as file:
+            for line in file:
+                if found := _RUN.search(line):
+                    run = found[1].decode()
+                touched = touched or _TOUCHED in line
+    return [f"CRIU-{run[:_RUN_IN_NAME]}", f"CRIU-{run}"] if run and touched else []
 
 
 def _leave_repair(pid: int) -> None:

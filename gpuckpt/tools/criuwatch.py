@@ -104,10 +104,11 @@ def supervise(child: Child, talk: Talk) -> None:
             _end(child, talk)
             _cut(watch)
     failure = failure or server.failure
+    if failure is None and (child.poll() != 0 or not hook.decided):
+        failure = criuend.failed(watch, child.poll(), oom_kills)
     if failure is not None:
+        talk.abort()  # what CRIU left half-made may hold the other ends of the pipes
         raise _told(failure, watch)
-    if child.poll() != 0 or not hook.decided:
-        raise criuend.failed(watch, child.poll(), oom_kills)
 
 
 def _told(failure: BaseException, watch: Watch) -> BaseException:
