@@ -233,9 +233,7 @@ class Criu:
         work = talk.hook.work
         # an empty libdir keeps CRIU's CUDA plugin out: two owners of the driver's state clash
         argv += ["--stream", _ALONE, "--libdir", str(talk.hook.empty)]
-        # only level 4 names the packet filter table, by which a cut connection is put back
-        table = options.tcp is TcpPolicy.ESTABLISHED
-        level = "-v4" if table or os.environ.get(DEBUG) else "-v3"
+        level = "-v4" if os.environ.get(DEBUG) else "-v3"
         argv += ["-W", str(work), "-o", talk.watch.log.name, level, "--manage-cgroups=ignore"]
         argv += ["--action-script", str(talk.hook.script), *_shared(options)]
         with _folder(work) as folder, (work / "criu.out").open("wb") as output:
