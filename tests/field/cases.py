@@ -3,8 +3,7 @@
 
 The columns are: id | cpu or gpu (whether it can be reproduced without a GPU) | title | how it is
 shown. That is node ids of tests, relative to tests/, with blanks between them, or a verdict that
-says why it is not shown and what gpuckpt does instead, or both, the verdict last. A verdict that
-begins with TODO is a debt, and says who has it.
+says why it is not shown and what gpuckpt does instead, or both, the verdict last.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ D20 | cpu | Nested pid namespace                                              | 
 D21 | cpu | Another mount namespace                                           | root/test_plan_root.py::test_namespaces_of_its_own[-m-mnt]
 D22 | cpu | NFS that squashes root                                            | unit/tools/test_places.py::test_a_mapped_file_that_root_may_not_open unit/flow/test_plan_places.py::test_a_server_that_squashes_root verdict: No NFS where the tests run, so it is shown on recorded /proc text.
 D23 | cpu | Deleted files on NFS                                              | unit/flow/test_plan_places.py::test_files_deleted_on_nfs verdict: No NFS where the tests run, so it is shown on recorded names.
-D25 | cpu | Guard pages that CRIU cannot see                                  | unit/flow/test_plan_places.py::test_guard_pages_of_kernels_that_hide_them verdict: Those kernels are not at hand, and from outside nobody can tell whether a job has guard pages, so that it is a warning.
+D25 | cpu | Guard pages that CRIU cannot see                                  | unit/flow/test_plan_places.py::test_guard_pages_of_kernels_that_hide_them field/test_refusals.py::test_guard_pages_of_this_kernel_are_seen verdict: Those kernels are not at hand, and from outside nobody can tell whether a job has guard pages, so that it is a warning.
 D26 | cpu | The vDSO of a newer kernel                                        | root/test_command_line.py::test_the_doctor_tries_it_out unit/tools/test_criulog.py::test_known_failures_are_translated
 D27 | cpu | Not root                                                          | unit/flow/test_plan.py::test_a_missing_capability_is_named root/test_command_line.py::test_the_doctor_tells_all_that_is_missing field/test_refusals.py::test_all_blockers_of_a_stranger_on_an_unfit_host
 D28 | cpu | An "Error" line that is none                                      | unit/tools/test_criulog.py::test_known_failures_are_translated field/test_refusals.py::test_errors_of_a_run_that_succeeded root/test_criu_ends.py::test_a_refused_dump_names_process_and_object
