@@ -16,6 +16,7 @@ from gpuckpt import errors
 from gpuckpt.cli import failure
 from gpuckpt.flow.repair import RepairResult
 from gpuckpt.image.damage import Damage
+from gpuckpt.model import Condition, CudaState
 from tests.cli import samples
 
 if TYPE_CHECKING:
@@ -209,6 +210,28 @@ def test_every_error_as_json(
     assert len(told["findings"]) == len(flows.error.findings)
     for finding in told["findings"]:
         assert set(finding) == {"id", "severity", "object", "reason", "remedy", "pid"}
+
+
+def test_a_job_that_is_not_as_it_had_been_is_listed(
+    gpuckpt: Callable[..., Ran], flows: Flows
+) -> None:
+    locked = Condition(
+        pid=4711,
+        command="train.py",
+        exists=True,
+        stopped=False,
+        tracer=0,
+        cuda=CudaState.LOCKED,
+        cuda_before=CudaState.RUNNING,
+        differs=True,
+    )
+    flows.error = made(errors.UndoIncomplete)
+    flows.error.processes = (locked,)
+    (told,) = gpuckpt("dump", 4711, "--json").json["error"]["processes"]
+    assert (told["pid"], told["cuda"], told["cuda_before"]) == (4711, "locked", "running")
+    said = gpuckpt("dump", 4711).err
+    assert "locked" in said
+    assert "train.py" in said
 
 
 @pytest.mark.usefixtures("flows")
