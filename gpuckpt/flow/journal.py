@@ -120,12 +120,7 @@ class Journal:
                 shared = set(other.processes) & {*entry.processes, *above}
                 same_image = entry.image and other.image == entry.image
                 if (shared or same_image) and alive(other.owner):
-                    what = f"process {min(ref.pid for ref in shared)}" if shared else entry.image
-                    raise ProcessUnfit(
-                        f"another gpuckpt (pid {other.owner.pid}) runs a {other.operation} "
-                        f"on {what}",
-                        hint="Wait until it has ended.",
-                    )
+                    raise at_work(other, min((ref.pid for ref in shared), default=None))
             self._write(entry, NotWritable)
 
     def step(self, entry: Entry, step: str, **known: object) -> Entry:
@@ -198,6 +193,15 @@ class Journal:
             yield
         finally:
             os.close(fd)
+
+
+def at_work(other: Entry, pid: int | None) -> ProcessUnfit:
+    """Return the refusal for who meets a living operation: on a process, or on its image."""
+    what = other.image if pid is None else f"process {pid}"
+    return ProcessUnfit(
+        f"another gpuckpt (pid {other.owner.pid}) runs a {other.operation} on {what}",
+        hint="Wait until it has ended.",
+    )
 
 
 class _Head(msgspec.Struct):

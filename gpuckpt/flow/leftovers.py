@@ -164,13 +164,13 @@ def committed(entry: Entry) -> bool:
 def suspension(pid: int, state: CudaState, command: str, remedy: str) -> Finding:
     """Return what to say of a process whose CUDA state is not where it should be."""
     what = {
-        CudaState.LOCKED: "the driver has locked it: its next CUDA call waits",
-        CudaState.CHECKPOINTED: "its GPU memory is in host memory, and it cannot use the GPU",
+        CudaState.LOCKED: "The driver has locked it: its next CUDA call waits.",
+        CudaState.CHECKPOINTED: "Its GPU memory is in host memory, and it cannot use the GPU.",
     }
-    reason = what.get(state, "the driver cannot bring it back")
+    reason = what.get(state, "The driver cannot bring it back.")
     if state is CudaState.FAILED:
         remedy = "Restore the job from an image, or end it: its GPU state is lost."
-    return blocker(f"left-{state}", command, f"{reason}.".capitalize(), remedy, pid)
+    return blocker(f"left-{state}", command, reason, remedy, pid)
 
 
 def _suspended(tools: Toolbox, entry: Entry) -> Iterator[Finding]:

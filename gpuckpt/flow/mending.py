@@ -63,6 +63,7 @@ class Mender:
         self.entry = entry
         self.deeds: list[Deed] = []
         self.failed: list[Finding] = []
+        self.back: set[int] = set()
 
     def mend(self) -> None:
         """Do all that can be done; the entry goes only if nothing is left.
@@ -119,14 +120,20 @@ class Mender:
             cuda.bring_back()
         finally:
             self.tools.cuda.close()
+        self.back = set(first)
         for pid in sorted(first.keys() & before):
             self.deeds.append(Deed(f"its CUDA state is {first[pid]} again", pid))
 
     def _wake(self) -> None:
-        """Let go on what only the journal knows to be stopped by us."""
+        """Let go on what only the journal knows to be stopped by us.
+
+        Never before its GPU state is back: its next CUDA call could crash it.
+        """
         for ref in living(self.tools, self.entry):
             process = self.tools.proc.process(ref.pid)
-            if process is not None and parked(process, self.entry):
+            if process is None or ref.pid not in self.back:
+                continue
+            if parked(process, self.entry):
                 self.tools.proc.wake(ref)
                 self.deeds.append(Deed("it was stopped and goes on", ref.pid))
 

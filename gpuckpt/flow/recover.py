@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import Unfinished
+from gpuckpt.flow.journal import at_work
 from gpuckpt.flow.leftovers import cut_short, left_of, remaps_of
 from gpuckpt.flow.workspace import remove
 from gpuckpt.image.stage import sweep
@@ -29,11 +30,14 @@ def recover(operation: Operation, pids: Collection[int], image: str) -> None:
     """Clear the files that earlier runs on these processes or this image left; tell of others.
 
     Raises:
+        ProcessUnfit: another gpuckpt is at work on them.
         Unfinished: one has left a process that has to be put back first.
     """
     tools = operation.tools
     for entry in operation.journal.entries():
         if not cut_short(tools, entry):
+            if concerns(entry, pids, image):
+                raise at_work(entry, min(set(pids) & known(entry), default=None))
             continue
         found = left_of(tools, entry)
         if not concerns(entry, pids, image):
@@ -59,8 +63,12 @@ def tree_of(tools: Toolbox, pid: int) -> tuple[int, ...]:
 
 def concerns(entry: Entry, pids: Collection[int], image: str) -> bool:
     """Whether an entry is about one of these processes or this image."""
-    mine = {*(ref.pid for ref in entry.processes), *entry.pids}
-    return bool(mine.intersection(pids)) or (bool(image) and entry.image == image)
+    return bool(known(entry).intersection(pids)) or (bool(image) and entry.image == image)
+
+
+def known(entry: Entry) -> set[int]:
+    """Return all pids that an entry is about."""
+    return {*(ref.pid for ref in entry.processes), *entry.pids}
 
 
 def story(entry: Entry, found: Collection[Finding]) -> str:

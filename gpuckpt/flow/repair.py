@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuckpt.errors import GpuckptError, ProcessUnfit
+from gpuckpt.errors import GpuckptError
 from gpuckpt.flow.gpu import CudaTree, states_of
+from gpuckpt.flow.journal import at_work
 from gpuckpt.flow.leftovers import cut_short, left_of, suspension
 from gpuckpt.flow.mending import Deed, Mender
 from gpuckpt.flow.operation import Operation
@@ -185,8 +186,4 @@ def _most(tools: Toolbox, pids: Iterable[int]) -> Iterator[GpuUse]:
 def _refuse_busy(operation: Operation, tree: Tree) -> None:
     for entry in operation.journal.entries():
         if concerns(entry, tree.pids, "") and not cut_short(operation.tools, entry):
-            raise ProcessUnfit(
-                f"another gpuckpt (pid {entry.owner.pid}) runs a {entry.operation} on "
-                f"process {tree.root.pid}",
-                hint="Wait until it has ended.",
-            )
+            raise at_work(entry, tree.root.pid)

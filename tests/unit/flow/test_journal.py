@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import stat
 from contextlib import contextmanager
@@ -59,6 +60,33 @@ def test_two_operations_on_one_process_exclude_each_other(tmp_path: Path) -> Non
     journal.open(entry("c", pid=9, image="/third"), lambda _ref: True)
     journal.open(entry("d", owner=300), lambda _ref: False)
     assert [one.id for one in journal.entries()] == ["a", "c", "d"]
+
+
+def test_a_tree_inside_of_another_is_excluded(tmp_path: Path) -> None:
+    """A child that was forked since the other tree was listed still belongs to it."""
+    journal = Journal(tmp_path)
+    journal.open(entry("a", pid=7), lambda _ref: True)
+    with pytest.raises(ProcessUnfit, match="process 7"):
+        journal.open(entry("b", pid=8, image="/b"), lambda _ref: True, [ProcessRef(7, 1)])
+
+
+def test_what_cannot_be_acted_on_is_told_and_left_alone(tmp_path: Path) -> None:
+    """Damaged, half-written, or of a newer gpuckpt: never skipped in silence, never removed."""
+    journal = Journal(tmp_path)
+    known = _opened(journal, entry("a"))
+    folder = tmp_path / "journal"
+    whole = (folder / "a.json").read_bytes()
+    (folder / "b.json").write_bytes(whole[: len(whole) // 2])
+    (folder / "c.json").write_bytes(b"")
+    (folder / "d.json").write_bytes(whole.replace(b'"format":1', b'"format":2,"new":[]'))
+    (folder / "e.new").write_bytes(whole[:9])
+    os.utime(folder / "e.new", (0, 0))
+    assert journal.entries() == (known,)
+    told = {one.path.name: one.why for one in journal.strange()}
+    assert set(told) == {"b.json", "c.json", "d.json", "e.new"}
+    assert "newer gpuckpt" in told["d.json"]
+    assert "damaged" in told["b.json"]
+    assert len(list(folder.iterdir())) == 6
 
 
 def test_what_cannot_be_read_is_left_alone(tmp_path: Path) -> None:
