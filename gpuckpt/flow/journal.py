@@ -93,11 +93,18 @@ class Journal:
     def strange(self) -> tuple[Strange, ...]:
         """Return what else lies there: damaged, half-written, or of a newer gpuckpt."""
         half = []
-        for path in sorted(self._folder.glob("*.new")):
+        for path in self._files("*.new"):
             with suppress(OSError):
                 if time.time() - path.stat().st_mtime > HALF_WRITTEN_SECONDS:
                     half.append(Strange(path, "a step that was never written to its end"))
         return (*(one for one in self._all() if isinstance(one, Strange)), *half)
+
+    def _files(self, pattern: str) -> list[Path]:
+        """List files by name; who may not look into the state directory sees none of them."""
+        try:
+            return sorted(self._folder.glob(pattern))
+        except PermissionError:  # of a folder above; Python 3.11 hides only the folder's own
+            return []
 
     def open(
         self,
@@ -139,7 +146,7 @@ class Journal:
         _sync(self._folder)
 
     def _all(self) -> Iterator[Entry | Strange]:
-        for path in sorted(self._folder.glob("*.json")):
+        for path in self._files("*.json"):
             try:
                 yield _read(path)
             except FileNotFoundError:
