@@ -100,10 +100,12 @@ def made_tasks(tools: Toolbox, entry: Entry) -> tuple[Process, ...]:
 def stands(tools: Toolbox, entry: Entry) -> bool:
     """Whether a restore had come so far that the whole job runs: only the last look is missing."""
     alive = living(tools, entry)
+    if entry.step in STANDING:  # whatever has become of it since, it is nobody's half-made task
+        return bool(alive)
     if not entry.processes or len(alive) < len(entry.processes):
-        # after the look has begun a process may end, as any job's may
-        return bool(alive) and entry.step in STANDING
-    if any(process.state in "Tt" for ref in alive if (process := tools.proc.process(ref.pid))):
+        return False
+    now = (tools.proc.process(ref.pid) for ref in alive if ref.pid in entry.first)
+    if any(process is not None and process.state in "Tt" for process in now):
         return False
     if any(tools.proc.half_made(ref.pid) for ref in alive):
         return False

@@ -109,6 +109,18 @@ def test_a_stranger_with_the_pid_is_never_touched(tmp_path: Path) -> None:
     assert host.cuda[CUDA] is CudaState.CHECKPOINTED
 
 
+def test_a_restored_job_that_runs_is_never_ended(tmp_path: Path) -> None:
+    """Gpuckpt was killed while it waited for the probe: whatever the job does since is its own."""
+    host = FakeHost.with_job(cuda=1)
+    pids = tuple(ref.pid for ref in entry(host).processes)
+    one = entry(host, operation="restore", step="verify", pids=pids)
+    host.processes[CUDA] = replace(host.processes[CUDA], state="T")
+    before = dict(host.processes)
+    assert left(host, tmp_path, one) == []
+    assert not mend(host, tmp_path).left
+    assert host.processes == before
+
+
 def test_after_a_reboot_only_files_are_left(tmp_path: Path) -> None:
     """Processes of another boot are gone, whatever has their numbers now."""
     host = FakeHost.with_job(cuda=1)
