@@ -106,6 +106,8 @@ def _job(members: tuple[Member, ...]) -> Table:
 
 def _rest(result: StatusResult) -> tuple[tuple[str, str], ...]:
     rows = []
+    if result.last:
+        rows.append(("last operation", result.last))
     if result.tables:
         rows.append(("packet filter tables of CRIU", ", ".join(result.tables)))
     if result.logs:
@@ -124,6 +126,7 @@ def _payload(result: StatusResult) -> dict[str, object]:
         "tables": result.tables,
         "logs": result.logs,
         "returning": result.returning,
+        "last": result.last,
         "job": [
             {
                 "pid": one.process.pid,

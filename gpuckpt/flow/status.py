@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import DriverUnfit, NotPrivileged
+from gpuckpt.flow.history import History, command
 from gpuckpt.flow.journal import Journal
 from gpuckpt.flow.leftovers import ask, cut_short, left_of, parked, suspension
 from gpuckpt.flow.recover import HELPER, concerns, helpers_at_work
@@ -51,7 +52,8 @@ class StatusResult:
     """All there is to tell; `returning`: helpers of a gpuckpt that died are still at work.
 
     `strangers` are processes that somebody else has suspended, `files` what `gpuckpt gc` removes
-    or what nobody can read, `tables` packet filter tables that a CRIU has made.
+    or what nobody can read, `tables` packet filter tables that a CRIU has made. `last` is what was
+    last done to a job of the same command line.
     """
 
     at_work: tuple[Entry, ...]
@@ -62,6 +64,7 @@ class StatusResult:
     logs: tuple[Path, ...]
     returning: bool
     job: tuple[Member, ...] = ()
+    last: str = ""
 
     @property
     def needs_repair(self) -> bool:
@@ -96,7 +99,15 @@ def status(tools: Toolbox, pid: int | None = None) -> StatusResult:
         logs=() if tree else kept_logs(tools.state_dir),
         returning=bool(dead) and helpers_at_work(tools),
         job=job,
+        last=_last(tools, tree.root) if tree else "",
     )
+
+
+def _last(tools: Toolbox, root: Process) -> str:
+    name = command(root.argv, root.comm)
+    found = [one for one in History(tools.state_dir).records() if one.command == name]
+    newest = max(found, key=lambda one: one.started, default=None)
+    return f"{newest.operation} of {newest.started}: {newest.outcome}" if newest else ""
 
 
 def _members(tools: Toolbox, tree: Tree, entries: Collection[Entry]) -> tuple[Member, ...]:

@@ -95,6 +95,7 @@ RESULTS = {
         "tables",
         "logs",
         "returning",
+        "last",
         "job",
     },
     "repair": {"dry_run", "done", "left"},

@@ -219,6 +219,8 @@ def test_gc_removes_litter_and_never_an_image(tmp_path: Path) -> None:
     kinds = sorted(one.kind for one in would.removed)
     assert kinds == ["log", "remap file", "run folder", "stage"]
     assert (state / "logs" / "old").exists()
+    host.processes[ROOT_PID] = process(ROOT_PID)
+    assert status(host.toolbox(state), ROOT_PID).last.endswith(": done")
     done = gc(host.toolbox(state), replace(request, dry_run=False), CALM)
     assert done.removed == would.removed
     assert [path for path, _ in done.kept] == [f"{tmp_path}/link_remap.2"]
