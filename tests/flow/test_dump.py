@@ -17,6 +17,7 @@ from gpuckpt.errors import (
 )
 from gpuckpt.events import Silent
 from gpuckpt.flow.dump import dump
+from gpuckpt.flow.gpu import LONGEST_TRY_SECONDS, _try_seconds
 from gpuckpt.flow.interrupts import Interrupts
 from gpuckpt.flow.journal import Entry, Journal
 from gpuckpt.flow.request import DumpRequest, DumpResult
@@ -159,3 +160,12 @@ def test_a_driver_that_does_not_answer_between_two_rounds(tmp_path: Path) -> Non
     assert caught.value.exit_code == 5
     assert host.cuda == before.cuda
     assert not (tmp_path / "image").exists()
+
+
+def test_the_first_tries_of_a_lock_are_short_and_later_ones_longer() -> None:
+    """Short ones fall between two collectives, long ones outlast a long kernel."""
+    lengths = [_try_seconds(number) for number in range(1, 40)]
+    assert set(lengths[:10]) == {lengths[0]}
+    assert lengths == sorted(lengths)
+    assert lengths[-1] == LONGEST_TRY_SECONDS
+    assert sum(lengths[:17]) < 6 < sum(lengths[:18])
