@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -48,10 +49,8 @@ def copies(root: Path, argv: tuple[str, ...], cwd: str, since: float) -> Iterato
     `since` is in seconds since the epoch.
     """
     wanted = b"".join(os.fsencode(word) + b"\0" for word in argv)
-    booted = next(
-        (int(line.split()[1]) for line in (read(root / "stat") or b"").splitlines()
-         if line.startswith(b"btime ")), 0,
-    )  # fmt: skip
+    # the kernel's own btime has its fraction of a second cut off: a copy would look too old
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + 1 / _TICKS
     for one in stats(root):
         if one.kernel_thread or booted + one.start_time / _TICKS < since:
             continue

@@ -13,6 +13,8 @@ from gpuckpt.tools.surroundings import packages
 if TYPE_CHECKING:
     from pathlib import Path
 
+TICKS = os.sysconf("SC_CLK_TCK")
+
 
 def test_our_own_signs_and_copies() -> None:
     proc, me = Proc(), os.getpid()
@@ -23,6 +25,9 @@ def test_our_own_signs_and_copies() -> None:
     own = proc.process(me)
     assert own is not None
     assert me in proc.copies(own.argv, own.cwd, 0.0)
+    begun = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + own.ref.start_time / TICKS
+    assert me in proc.copies(own.argv, own.cwd, begun), "to the hundredth of a second"
+    assert me not in proc.copies(own.argv, own.cwd, begun + 0.1)
     assert me not in proc.copies(own.argv, own.cwd, time.time() + 60)
     assert me not in proc.copies(own.argv, "/elsewhere", 0.0)
     assert proc.signs(1 << 22) is None
