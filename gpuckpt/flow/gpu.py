@@ -118,8 +118,15 @@ class CudaTree:
         """
         self._open(self.first)
 
-    def lock(self, timeout: float, relist: Callable[[], Tree]) -> int:
+    def lock(
+        self,
+        timeout: float,
+        relist: Callable[[], Tree],
+        joined: Callable[[Tree], None] = lambda _: None,
+    ) -> int:
         """Lock every CUDA process, newcomers included; return how many rounds it took.
+
+        `joined` is told of a tree in which there are newcomers, before these are locked.
 
         Raises:
             GpuLockTimeout: one could not be held within `timeout` seconds in all.
@@ -140,8 +147,9 @@ class CudaTree:
                 # a random pause, to fall out of step with the job
                 time.sleep(random.uniform(0, SHORT_TRY_SECONDS))  # noqa: S311
                 continue
-            if not self._newcomers(relist()):
+            if not self._newcomers(tree := relist()):
                 return rounds
+            joined(tree)
 
     def measure(self) -> tuple[GpuUse, ...]:
         """Return, and remember, how much every process holds on each GPU."""

@@ -65,12 +65,11 @@ class Taking:
         self.frozen_from = self._record.now
         with self._record.phase("lock", _pids(self.cuda.pids)) as step:
             self.note("lock")
-            rounds = self.cuda.lock(lock_timeout, self.relist)
+            rounds = self.cuda.lock(lock_timeout, self.relist, self._joined)
             step.say(f"{_pids(self.cuda.pids)}, {rounds} round{'s' * (rounds > 1)}")
         if self.cuda.pids:
             with self._record.phase("gpu-out", "GPU memory to host memory") as step:
-                cuda, uses = self.cuda, self.cuda.measure()
-                self.note("checkpoint", first=cuda.first, threads=cuda.threads, uses=uses)
+                self._joined(self.relist(), "checkpoint", uses=self.cuda.measure())
                 self.cuda.checkpoint()
                 step.advance(self.cuda.bytes)
         self.cuda.check_leftovers(self.relist().pids)
@@ -121,6 +120,12 @@ class Taking:
         self._tools.cuda.close()
         self.undo.keep()
         self._operation.journal.close(self.entry)
+
+    def _joined(self, tree: Tree, step: str = "lock", **known: object) -> None:
+        """Write down who is in the tree now: what a repair does not know it leaves locked."""
+        refs = tuple(process.ref for process in tree.processes)
+        first, threads = self.cuda.first, self.cuda.threads
+        self.note(step, processes=refs, first=first, threads=threads, **known)
 
     def _bring_back(self) -> None:
         self._away = True

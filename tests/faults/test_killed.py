@@ -13,6 +13,7 @@ import pickle
 import warnings
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,7 +31,7 @@ from gpuckpt.flow.restore import restore
 from gpuckpt.flow.status import status
 from gpuckpt.image.store import Image
 from gpuckpt.model import CudaState
-from tests.fakes.host import ROOT_PID, FakeHost, Fault
+from tests.fakes.host import ROOT_PID, FakeHost, Fault, process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +42,10 @@ CALM = Interrupts()  # nobody sends a signal here, and each has a descriptor
 
 
 def killed(host: FakeHost, folder: Path, run: Callable[[FakeHost], object]) -> FakeHost | None:
-    """Run in a child that ends at the fault; return the host as it was then, None if it did not."""
+    """Run in a child that ends at the fault; return the host as it was then, None if it did not.
+
+    A fault's own kind is given the host and the end, to be met when it likes.
+    """
     note = folder / "host.pickle"
 
     def die(host: FakeHost) -> None:
@@ -49,7 +53,9 @@ def killed(host: FakeHost, folder: Path, run: Callable[[FakeHost], object]) -> F
         note.write_bytes(pickle.dumps(host))
         os._exit(9)
 
-    host.fault = replace(host.fault, kind=die) if host.fault else None
+    if host.fault:
+        kind = host.fault.kind
+        host.fault = replace(host.fault, kind=partial(kind, die) if callable(kind) else die)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # pytest's workers have threads
         pid = os.fork()
@@ -167,6 +173,33 @@ def test_a_dump_killed_at_every_call(tmp_path: Path, *, helpers: bool) -> None:
             with Image.open(folder / "image") as image:
                 image.check_sizes()
     assert bool(told) is not helpers, "only dead helpers leave something to be put back"
+
+
+def test_who_starts_cuda_late_is_repaired_too(tmp_path: Path) -> None:
+    """A child that begins to use the GPU between the look and the lock is the dump's as well."""
+    newcomer = ROOT_PID + 90
+    locks = calls_of(FakeHost.with_job(**SIZE), dumping(tmp_path / "good")).index("cuda.lock") + 1
+    seen = set()
+
+    def arrive(later: int, die: Callable[[FakeHost], None], host: FakeHost) -> None:
+        host.processes[newcomer] = process(newcomer, ROOT_PID)
+        host.cuda[newcomer] = CudaState.RUNNING
+        host.gpu_bytes[newcomer] = 1 << 20
+        host.fault = Fault(locks + later, die, "after")
+
+    for later in range(2, 40, 3):
+        folder, victim = tmp_path / str(later), FakeHost.with_job(**SIZE)
+        victim.fault = Fault(locks, partial(arrive, later), "after")
+        host = killed(victim, tmp_path, dumping(folder))
+        assert host is not None
+        if newcomer not in host.processes:
+            break
+        host.after_the_death_of_gpuckpt(helpers=False)
+        seen.add(host.cuda[newcomer])
+        mend(host, folder / "state")
+        assert set(host.cuda.values()) == {CudaState.RUNNING}, later
+        assert host.processes[newcomer].state == "S", later
+    assert seen == {CudaState.RUNNING, CudaState.LOCKED, CudaState.CHECKPOINTED}
 
 
 @pytest.mark.parametrize("helpers", [True, False], ids=["helpers act", "helpers dead"])
