@@ -88,6 +88,7 @@ class _Dump:
         self.undo = self.taking.undo
         self.findings = [finding for finding in sight.findings if not finding.blocks]
         self.manifest: Manifest | None = None
+        self.tree = sight.tree  # as it is frozen, from the commit on
         self.frozen_until = 0.0
 
     def run(self) -> DumpResult:
@@ -152,9 +153,10 @@ class _Dump:
         with self.record.phase("commit", str(self.sight.output), stoppable=False):
             by_name = {entry.name: entry for entry in files}
             self.taking.note("commit")
+            self.tree = self.taking.relist()
             dumped = records.Dumped(
                 sight=self.sight,
-                tree=self.taking.relist(),
+                tree=self.tree,
                 first=self.cuda.first,
                 threads=self.cuda.threads,
                 uses=self.cuda.uses,
@@ -177,9 +179,9 @@ class _Dump:
             if isinstance(why, Stopped | WriteFailed):  # writing is what a signal cuts short
                 self.interrupts.check()
             raise why
-        tree = self.sight.tree
-        alive = [p for p in tree.processes if self.tools.proc.alive(p.ref)]
-        if len(alive) == len(tree.processes):
+        living = [p for p in self.tree.processes if not p.zombie]
+        alive = [p for p in living if self.tools.proc.alive(p.ref)]
+        if len(alive) == len(living):
             stage.uncommit()
             self.manifest = None
             self._free_connections(log)
@@ -230,7 +232,8 @@ class _Dump:
         self.frozen_until = self.record.now
 
     def _see_gone(self) -> None:
-        refs = [process.ref for process in self.sight.tree.processes]
+        # a job forks and waits while it is looked at: those count that were frozen with it
+        refs = [process.ref for process in self.tree.processes]
         with self.record.phase("gone", "waiting for every pid", stoppable=False):
             left = wait_gone(self.tools, refs, GONE_SECONDS)
         self.findings += [left_behind(process) for process in left]

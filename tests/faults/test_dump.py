@@ -19,7 +19,7 @@ from gpuckpt.flow.journal import Journal
 from gpuckpt.flow.request import DumpRequest, DumpResult
 from gpuckpt.image.store import Image
 from gpuckpt.model import CudaState
-from tests.fakes.host import ROOT_PID, FakeHost, Fault
+from tests.fakes.host import ROOT_PID, FakeHost, Fault, process
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,6 +113,27 @@ def test_a_failure_after_the_commit_takes_the_image_back(tmp_path: Path) -> None
     with pytest.raises(OSError, match="injected"):
         run(host, folder)
     assert_untouched(host, before, folder)
+
+
+def test_a_child_that_came_late_is_no_remainder(tmp_path: Path) -> None:
+    """A script forks all the time: who was frozen counts, not who was looked at before."""
+    calls = calls_of_a_good_dump(tmp_path)
+    brief, next_one = ROOT_PID + 3, ROOT_PID + 50
+
+    def fork(host: FakeHost) -> None:
+        del host.processes[brief]
+        host.processes[next_one] = process(next_one, ROOT_PID)
+        host.fault = Fault(calls.index("criu.commit") + 1, "error", "after")
+
+    host = FakeHost.with_job()
+    host.fault = Fault(calls.index("cuda.checkpoint") + 1, fork, "after")
+    folder = tmp_path / "late"
+    folder.mkdir()
+    with pytest.raises(OSError, match="injected"):
+        run(host, folder)
+    assert not (folder / "image").exists()
+    assert host.processes[next_one].state == "S"
+    assert not Journal(folder / "state").entries()
 
 
 def test_a_good_dump_makes_every_kind_of_call(calls: list[str]) -> None:

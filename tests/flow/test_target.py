@@ -184,6 +184,20 @@ def test_another_restore_is_named(dumped: tuple[Path, FakeHost], tmp_path: Path)
     ]
 
 
+def test_a_number_given_back_between_two_looks(
+    dumped: tuple[Path, FakeHost], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its user ended after it was seen in use: nobody has it, so it stops nothing."""
+    image, host = dumped
+    number = min(host.restored)
+    tools = host.toolbox(tmp_path / "state")
+    looks = [(number,), ()]
+    monkeypatch.setattr(tools.proc, "taken", lambda _: looks.pop(0))
+    assert preview(tools, image).facts.taken == {}
+    monkeypatch.setattr(tools.proc, "taken", lambda _: (number,))
+    assert preview(tools, image).facts.taken == {number: None}
+
+
 def test_a_job_that_cannot_run_is_told(dumped: tuple[Path, FakeHost], tmp_path: Path) -> None:
     """Every thread of one waits in the kernel without end: it is alive, and that proves little."""
     image, host = dumped

@@ -135,16 +135,23 @@ def fake_link(remap: RemapRecord) -> str:
 
 def look_again(tools: Toolbox, manifest: Manifest, facts: TargetFacts) -> TargetFacts:
     """Look once more at what may pass by itself: numbers, ports, GPU memory."""
-    taken = tools.proc.taken(manifest.ids)
     nvidia = tools.nvidia.facts()
     return replace(
         facts,
-        taken={number: tools.proc.owner(number) for number in taken},
+        taken=_taken(tools, manifest),
         ports=tuple(_port(tools, listener) for listener in manifest.outside.listeners),
         locked=_locked(tools, manifest.outside.locks),
         nvidia=nvidia,
         gpu_short=_gpu_short(tools, manifest, nvidia),
     )
+
+
+def _taken(tools: Toolbox, manifest: Manifest) -> dict[int, Process | None]:
+    """Return the job's numbers in use and their users; one may be given back between two looks."""
+    found = {number: tools.proc.owner(number) for number in tools.proc.taken(manifest.ids)}
+    unseen = [number for number, user in found.items() if user is None]
+    given_back = set(unseen).difference(tools.proc.taken(unseen) if unseen else ())
+    return {number: user for number, user in found.items() if number not in given_back}
 
 
 def _gpu_short(
