@@ -10,6 +10,7 @@ import re
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STEP = 1024
 _FINE = 10
+_LARGEST = 1 << 63
 _FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -54,10 +55,11 @@ def parse_size(text: str) -> int:
         ValueError: it is no size.
 
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
-    if found is None:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower(), re.ASCII)
+    amount = float(found[1]) * _FACTORS[found[2]] if found else _LARGEST
+    if amount >= _LARGEST:
         raise ValueError(text)
-    return int(float(found[1]) * _FACTORS[found[2]])
+    return int(amount)
 
 
 def printable(text: str) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 LARGEST_PID = 4_194_304  # PID_MAX_LIMIT of 64-bit kernels
+_WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)
 _LABEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
 _LONGEST_LABEL = 256
 _GATE = re.compile(r"gate-[a-z0-9-]+")
@@ -40,7 +41,7 @@ def refuse(option: str, reason: str, hint: str) -> UsageError:
 def pid(text: str) -> int:
     """Read a process id."""
     hint = "`gpuckpt jobs` lists the GPU jobs of this node with their pids."
-    if not re.fullmatch(r"-?\d+", text.strip(), flags=re.ASCII):
+    if not _WHOLE.fullmatch(text.strip()):
         raise refuse("PID", f"{text!r} is not a number", hint)
     number = int(text)
     if number < 1:
@@ -71,7 +72,7 @@ def whole(option: str, lowest: int, highest: int) -> Callable[[str], int]:
 
     def read(text: str) -> int:
         hint = f"Give a whole number from {lowest} to {highest}."
-        if not re.fullmatch(r"-?\d+", text.strip(), flags=re.ASCII):
+        if not _WHOLE.fullmatch(text.strip()):
             raise refuse(option, f"{text!r} is not a whole number", hint)
         if not lowest <= int(text) <= highest:
             raise refuse(option, f"{text.strip()} is out of range", hint)
@@ -111,7 +112,11 @@ def path(option: str) -> Callable[[str], Path]:
     def read(text: str) -> Path:
         if not text.strip() or "\0" in text:
             raise refuse(option, "the path is empty", "Give the path of an image folder.")
-        return Path(os.path.abspath(text))  # noqa: PTH100 - Path.absolute keeps `..`
+        try:
+            return Path(os.path.abspath(text))  # noqa: PTH100 - Path.absolute keeps `..`
+        except FileNotFoundError:
+            hint = "Change to another one (cd), or give an absolute path."
+            raise refuse(option, "the current folder was removed", hint) from None
 
     return read
 
@@ -162,7 +167,7 @@ def ignorable(text: str) -> str:
 
 def plan_target(text: str) -> str:
     """Read a pid, checked, or the path of an image, made absolute."""
-    if re.fullmatch(r"-?\d+", text.strip(), flags=re.ASCII):
+    if _WHOLE.fullmatch(text.strip()):
         return str(pid(text))
     return str(path("TARGET")(text))
 

@@ -178,8 +178,13 @@ def _huge_pages(host: HostFacts) -> Check:
 
 
 def _space(tools: Toolbox) -> Iterator[Check]:
-    for name, folder in (("space", Path.cwd()), ("state", tools.state_dir)):
-        free = tools.host.free_bytes(folder)
+    for name, folder in (("space", Path()), ("state", tools.state_dir)):
+        try:
+            folder, free = folder.absolute(), tools.host.free_bytes(folder)  # noqa: PLW2901
+        except OSError as why:  # a folder that was removed, or one of a dead filesystem
+            text = f"{folder} cannot be asked for its room: {why.strerror or why}"
+            yield Check(name, "failed", text, "Go to another place.")
+            continue
         text = f"{free / (1 << 30):.1f} GiB free at {folder}"
         if free < LEAST_SPACE:
             yield Check(name, "failed", text, "Free some, or go to another place.")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from gpuckpt.errors import GpuckptError
 from gpuckpt.flow.journal import Journal
 from gpuckpt.flow.leftovers import cut_short
-from gpuckpt.flow.workspace import kept_logs, run_folders
+from gpuckpt.flow.workspace import check_readable, kept_logs, run_folders
 from gpuckpt.image.names import MANIFEST
 from gpuckpt.image.stage import sweep
 from gpuckpt.image.store import Image
@@ -66,8 +66,10 @@ def gc(tools: Toolbox, request: GcRequest, interrupts: Interrupts) -> GcResult:
     that CRIU makes (link_remap.N) in these only: an image that nobody knows of may need them.
 
     Raises:
+        NotPrivileged: this user may not look into the state directory.
         Interrupted: stopped between two things; what was removed is gone.
     """
+    check_readable(tools.state_dir)
     named, dry_run = list(request.folders), request.dry_run
     journal = Journal(tools.state_dir)
     runs = run_folders(tools.state_dir)  # first: an entry is always older than its folder
@@ -82,9 +84,10 @@ def gc(tools: Toolbox, request: GcRequest, interrupts: Interrupts) -> GcResult:
     for folder in runs:
         interrupts.check()
         if folder.name not in ids:
-            removed.append(Removed("run folder", str(folder), _size(folder)))
+            found = Removed("run folder", str(folder), _size(folder))
             if not dry_run:
                 shutil.rmtree(folder, ignore_errors=True)
+            removed += [found] if dry_run or not folder.exists() else []
     removed += _old_logs(tools.state_dir, dry_run=dry_run)
     if any(not cut_short(tools, entry) for entry in entries):
         kept += ((str(place), "a gpuckpt is at work: names of CRIU are left") for place in named)
@@ -104,11 +107,12 @@ def _stages(place: Path, *, dry_run: bool) -> Iterator[Removed]:
 def _old_logs(state_dir: Path, *, dry_run: bool) -> Iterator[Removed]:
     oldest = time.time() - LOG_DAYS * _DAY
     for log in kept_logs(state_dir):
-        seen = log.stat()
-        if seen.st_mtime < oldest:
-            if not dry_run:
-                log.unlink(missing_ok=True)
-            yield Removed("log", str(log), seen.st_blocks * 512)
+        with suppress(OSError):  # another gpuckpt removes old ones too
+            seen = log.stat()
+            if seen.st_mtime < oldest:
+                if not dry_run:
+                    log.unlink(missing_ok=True)
+                yield Removed("log", str(log), seen.st_blocks * 512)
 
 
 def _remaps(
@@ -125,17 +129,30 @@ def _remaps(
             kept.append((one.path, f"process {users[one.path]} has it open"))
         elif image := needed.get(one.path) or needed.get(os.path.dirname(one.path)):  # noqa: PTH120
             kept.append((one.path, f"the image {image} may need it"))
+        elif why := "" if dry_run else _refused(tools, one.path):
+            kept.append((one.path, why))
         else:
-            if not dry_run:
-                tools.files.remove(one.path)
             removed.append(Removed("remap file", one.path, one.bytes))
     return removed, kept
 
 
+def _refused(tools: Toolbox, path: str) -> str:
+    """Remove a name; return why that could not be, "" if it could."""
+    try:
+        tools.files.remove(path)
+    except OSError as why:
+        return f"it could not be removed: {why.strerror}"
+    return ""
+
+
 def _images(folders: list[Path]) -> Iterator[Path]:
     for folder in folders:
-        for place in (folder, *folder.glob("*")):
-            if (place / MANIFEST).is_file():
+        try:
+            names = sorted(os.listdir(folder))  # noqa: PTH208
+        except OSError:  # gone, no folder, or closed to this user
+            names = []
+        for place in (folder, *(folder / name for name in names)):
+            if os.path.isfile(place / MANIFEST):  # noqa: PTH113 - Path.is_file would raise
                 yield place
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from gpuckpt.errors import DumpFailed, NotWritable, ProcessUnfit, RestoreFailed
+from gpuckpt.image import wire
 from gpuckpt.model import CudaState, GpuUse, ProcessRef
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 FORMAT: Final = 1
 # a step is written to a file beside the entry; one this old was never finished
 HALF_WRITTEN_SECONDS: Final = 60.0
+LOCK_SECONDS: Final = 10.0
+POLL_SECONDS: Final = 0.02
 
 
 class Linked(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,7 +177,7 @@ class Journal:
         path = self._path(entry)
         fresh = path.with_suffix(".new")
         try:
-            _store(fresh, msgspec.json.encode(entry))
+            _store(fresh, wire.to_json(entry))
             fresh.rename(path)
             _sync(self._folder)
         except OSError as why:
@@ -196,7 +199,7 @@ class Journal:
         except OSError as why:
             raise self._unwritten(why, NotWritable) from why
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            _wait_for(fd)
             yield
         finally:
             os.close(fd)
@@ -219,7 +222,26 @@ def _read(path: Path) -> Entry | Strange:
     raw = path.read_bytes()
     if (version := msgspec.json.decode(raw, type=_Head).format) > FORMAT:
         return Strange(path, f"it is of a newer gpuckpt (format {version}), which must repair it")
-    return msgspec.json.decode(raw, type=Entry)
+    return wire.from_json(raw, Entry)
+
+
+def _wait_for(fd: int) -> None:
+    """Lock the journal; others hold it for a moment only, unless somebody has stopped them.
+
+    Raises:
+        ProcessUnfit: another gpuckpt does not let go of it.
+    """
+    ends = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as why:
+            if time.monotonic() >= ends:
+                raise ProcessUnfit(
+                    "another gpuckpt has locked the journal and does not go on",
+                    hint="Look for one that is stopped (ps -C gpuckpt) and continue or end it.",
+                ) from why
+            time.sleep(POLL_SECONDS)
 
 
 def _sync(folder: Path) -> None:

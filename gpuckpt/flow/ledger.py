@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gpuckpt.image import wire
 from gpuckpt.model import ProcessRef
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Ledger:
         """Return the last restore of an image here, None if there was none."""
         try:
             raw = self._path(image_id).read_bytes()
-            return msgspec.json.decode(raw, type=Restored)
+            return wire.from_json(raw, Restored)
         except (OSError, msgspec.MsgspecError):
             return None
 
@@ -50,7 +51,7 @@ class Ledger:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             path = self._path(restored.image_id)
             fresh = path.with_suffix(".new")
-            fresh.write_bytes(msgspec.json.encode(restored))
+            fresh.write_bytes(wire.to_json(restored))
             fresh.rename(path)
             by_age = sorted(self._folder.iterdir(), key=lambda one: one.stat().st_mtime)
             for old in by_age[:-KEPT]:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuckpt.errors import UsageError
 from gpuckpt.flow.facts import gather
 from gpuckpt.flow.obstacles import criu_version
 from gpuckpt.flow.plan import judge_dump, refusal
@@ -88,7 +89,7 @@ def look(tools: Toolbox, request: DumpRequest, *, image: bool = True) -> Sight:
     """
     root = check_target(tools, request.pid)
     tree = tools.proc.tree(request.pid)
-    output = output_path(request.output, root)
+    output = output_path(request.output, root) if image else Path()
     criu, missing = criu_version(tools)
     facts = gather(tools, tree, output if image else None, missing, criu)
     return Sight(
@@ -119,8 +120,17 @@ def choices(request: DumpRequest) -> DumpChoices:
 
 
 def output_path(asked: Path | None, root: Process) -> Path:
-    """Return where the image goes: as asked, or command, pid and time in the current folder."""
+    """Return where the image goes: as asked, or command, pid and time in the current folder.
+
+    Raises:
+        UsageError: the current folder is gone.
+    """
     if asked is not None:
         return asked.absolute()
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", root.comm).strip("-.") or "job"
-    return Path.cwd() / f"{name}-{root.pid}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.gpuckpt"
+    try:
+        here = Path.cwd()
+    except FileNotFoundError as why:
+        hint = "Change to another one (cd), or name the image with -o."
+        raise UsageError("the current folder was removed", hint=hint) from why
+    return here / f"{name}-{root.pid}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.gpuckpt"

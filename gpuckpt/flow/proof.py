@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpuckpt.errors import NoSuchProcess, Stopped
+from gpuckpt.errors import CudaCallFailed, NoSuchProcess, Stopped
 from gpuckpt.flow import doubts
 from gpuckpt.model import blocker
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpuckpt.flow.interrupts import Interrupts
     from gpuckpt.flow.toolbox import Toolbox
     from gpuckpt.image.manifest import Manifest, ProcessRecord
-    from gpuckpt.model import Finding, Process, ProcessRef, Tree
+    from gpuckpt.model import CudaOutcome, Finding, Process, ProcessRef, Tree
 
 # NVML's figure for a process moves by the driver's own bookkeeping
 GPU_TOLERANCE = 0.9
@@ -143,7 +143,11 @@ class Proof:
         if not cuda:
             return []
         wrong = []
-        for pid, state in self._tools.cuda.states(sorted(cuda)).items():
+        try:
+            states = self._tools.cuda.states(sorted(cuda))
+        except CudaCallFailed as why:
+            return [_untold(one) for one in why.failed]
+        for pid, state in states.items():
             if state is not cuda[pid]:
                 reason = f"The driver says {state} of process {pid}, it was {cuda[pid]}."
                 wrong.append(_wrong("gpu-state", f"pid {pid}", reason, pid))
@@ -180,6 +184,12 @@ def _memory(record: ProcessRecord, layout: tuple[int, ...]) -> list[Finding]:
         return []
     reason = f"Process {record.pid} does not have the memory that was dumped."
     return [_wrong("process-memory", f"pid {record.pid}", reason, record.pid)]
+
+
+def _untold(one: CudaOutcome) -> Finding:
+    """A job that is back is not ended, or called a bug of ours, because the driver is silent."""
+    reason = f"The driver does not tell the state of process {one.pid}: {one.text}."
+    return _wrong("gpu-state", f"pid {one.pid}", reason, one.pid)
 
 
 def _alive(pid: int, process: Process | None) -> list[Finding]:

@@ -17,6 +17,7 @@ from gpuckpt.flow.mending import Deed, Mender
 from gpuckpt.flow.operation import Operation
 from gpuckpt.flow.recover import concerns, story
 from gpuckpt.flow.tasks import check_target
+from gpuckpt.flow.workspace import check_readable
 from gpuckpt.model import CudaState, GpuUse, blocker
 
 if TYPE_CHECKING:
@@ -55,9 +56,11 @@ def repair(
 
     Raises:
         NoSuchProcess, Forbidden: the pid names nothing that may be touched.
+        NotPrivileged: this user may not look into the state directory.
         ProcessUnfit: another gpuckpt is at work on it.
         Interrupted: stopped between two steps; what was done stays done.
     """
+    check_readable(tools.state_dir)
     operation = Operation.begin("repair", tools, reporter, interrupts)
     done: list[Deed] = []
     left: list[Finding] = []

@@ -15,7 +15,7 @@ from gpuckpt.flow.journal import Journal
 from gpuckpt.flow.leftovers import ask, cut_short, left_of, parked, suspension
 from gpuckpt.flow.recover import HELPER, concerns, helpers_at_work
 from gpuckpt.flow.tasks import check_target
-from gpuckpt.flow.workspace import kept_logs, run_folders
+from gpuckpt.flow.workspace import check_readable, kept_logs, run_folders
 from gpuckpt.model import CudaState, warning
 
 if TYPE_CHECKING:
@@ -77,8 +77,9 @@ def status(tools: Toolbox, pid: int | None = None) -> StatusResult:
 
     Raises:
         NoSuchProcess, Forbidden: the pid names nothing that is a job.
-        NotPrivileged: this user may not look into the processes.
+        NotPrivileged: this user may not look into the processes, or the state directory.
     """
+    check_readable(tools.state_dir)
     tree = None
     if pid is not None:
         check_target(tools, pid)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from gpuckpt.errors import GpuckptError
+from gpuckpt.errors import GpuckptError, NotPrivileged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,20 +49,42 @@ def run_folders(state_dir: Path) -> tuple[Path, ...]:
     return tuple(sorted((state_dir / "run").glob("*")))
 
 
+def check_readable(state_dir: Path) -> None:
+    """Make sure that what runs have left can be seen at all: "nothing" would be a lie.
+
+    Raises:
+        NotPrivileged: this user may not look into the state directory.
+    """
+    for folder in (state_dir, state_dir / "journal"):
+        try:
+            os.listdir(folder)  # noqa: PTH208
+        except PermissionError as why:
+            raise NotPrivileged(f"{folder} cannot be read by this user") from why
+        except OSError:
+            continue  # nothing was ever left there
+
+
 def kept_logs(state_dir: Path) -> tuple[Path, ...]:
-    """Return the logs and traces that were kept, oldest first."""
-    found = [*(state_dir / "logs").glob("*"), *state_dir.glob("gpuckpt-bug-*.txt")]
-    return tuple(sorted(found, key=lambda path: path.stat().st_mtime))
+    """Return the logs, traces and reports that were kept, oldest first."""
+    patterns = ("logs/*", "gpuckpt-bug-*.txt", "report-*.txt")
+    return tuple(sorted((one for each in patterns for one in state_dir.glob(each)), key=_age))
+
+
+def _age(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # removed this very moment
+        return 0.0
 
 
 def _keep(log: Path, folder: Path, operation_id: str) -> Path | None:
     """Move a log out of the way of the clean-up; the oldest kept ones make room."""
-    if not log.exists():
-        return None
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     kept = folder / f"{operation_id}-{log.name}"
-    shutil.move(log, kept)
-    by_age = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)
-    for old in by_age[:-KEPT_LOGS]:
-        old.unlink(missing_ok=True)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        shutil.move(log, kept)
+        for old in sorted(folder.iterdir(), key=_age)[:-KEPT_LOGS]:
+            old.unlink(missing_ok=True)
+    except OSError:  # a full disk, or no log at all: the error that it tells of counts
+        return kept if kept.exists() else None
     return kept

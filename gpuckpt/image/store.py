@@ -60,6 +60,9 @@ class Image:
         except PermissionError as why:
             image.close()
             raise NotPrivileged(f"{path} cannot be read by this user") from why
+        except OSError as why:
+            image.close()
+            raise NotAnImage(f"{path} cannot be opened: {why.strerror or why}") from why
         except BaseException:
             image.close()
             raise

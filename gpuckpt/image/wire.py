@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
+
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,11 +20,27 @@ Plain: TypeAlias = (
     "dict[str, Plain] | list[Plain] | tuple[Plain, ...] | str | int | float | bool | None"
 )
 
+_T = TypeVar("_T", bound=msgspec.Struct)
+
 LARGEST_NUMBER = (1 << 63) - 1
 _ESCAPE = 0x10FF00
 _ESCAPED = re.compile("[\U0010ff80-\U0010ffff]+")
 _TO_ESCAPE = re.compile("[\udc80-\udcff\U0010ff80-\U0010ffff]+")
 _MAY_BE_NEGATIVE = frozenset({"mtime_ns"})
+
+
+def to_json(what: msgspec.Struct) -> bytes:
+    """Return a small record as JSON, whatever bytes its paths are."""
+    return msgspec.json.encode(escape(cast("Plain", msgspec.to_builtins(what, str_keys=True))))
+
+
+def from_json(raw: bytes, kind: type[_T]) -> _T:
+    """Return the record that `to_json` has written.
+
+    Raises:
+        msgspec.MsgspecError: it is none.
+    """
+    return msgspec.convert(unescape(msgspec.json.decode(raw)), kind, str_keys=True)
 
 
 def escape(value: Plain) -> Plain:

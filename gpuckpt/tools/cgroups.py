@@ -50,10 +50,10 @@ class Cgroups:
     def paths(self, pid: int) -> dict[str, str]:
         """Return the group of a process by controller; version 2 is under the empty name."""
         found: dict[str, str] = {}
-        for line in text(read(f"{self.root}/{pid}/cgroup") or b"").splitlines():
-            _, _, rest = line.partition(":")
+        for line in text(read(f"{self.root}/{pid}/cgroup") or b"").split("\n"):
+            _, colon, rest = line.partition(":")
             controllers, _, path = rest.partition(":")
-            found.update(dict.fromkeys(controllers.split(","), path))
+            found.update(dict.fromkeys(controllers.split(",") if colon else (), path))
         return found
 
     def frozen(self, pid: int) -> str:
@@ -150,9 +150,9 @@ def _word(path: Path) -> str:
 
 def _mounts(mountinfo: bytes) -> list[_Mount]:
     found: list[_Mount] = []
-    for line in text(mountinfo).splitlines():
+    for line in text(mountinfo).split("\n"):  # a name may hold any other white space
         before, dash, after = line.partition(" - ")
-        fields, kind = before.split(), after.split()
+        fields, kind = before.split(" "), after.split(" ")
         if not dash or len(fields) < 5 or len(kind) < 3:  # noqa: PLR2004 - see proc(5)
             continue
         if kind[0] == "cgroup2":

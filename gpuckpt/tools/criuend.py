@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 LARGEST_LOG = 256 << 20
 CURE_SECONDS = 20.0
 
+_NAMED: Final = frozenset(signal.Signals)  # of those for real-time only the first and the last
 _CRASHES: Final = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 _MEMORY: Final = "Free memory, or raise the limit of the memory cgroup, and try again."
 # what CRIU was about when it was ended, by the last thing it logged
@@ -113,7 +114,7 @@ def out_of_memory(before: int | None) -> str:
 
 
 def _by_signal(number: int, before: int | None) -> tuple[str, str]:
-    name = signal.Signals(number).name
+    name = signal.Signals(number).name if number in _NAMED else f"signal {number}"
     if number in _CRASHES:
         return (
             f"CRIU crashed ({name})",

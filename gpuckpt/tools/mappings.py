@@ -64,7 +64,7 @@ def parse_maps(raw: bytes) -> tuple[Mapped, ...]:
     """Read a maps file. A training job has thousands of lines, few of them with other names."""
     found: dict[tuple[bytes, bytes, bool], bytes] = {}
     pieces: dict[tuple[bytes, bytes, bool], int] = {}
-    for line in raw.splitlines():
+    for line in raw.split(b"\n"):  # a name may hold any other end of a line
         if line.endswith(_NAMELESS):
             continue
         fields = line.split(None, _FIELDS - 1)

@@ -73,15 +73,17 @@ def mounts(process: Path | str) -> dict[int, Mount]:
 def parse_mounts(raw: bytes) -> dict[int, Mount]:
     """Read a mountinfo file."""
     found: dict[int, Mount] = {}
-    for line in text(raw).splitlines():
-        front, _, back = line.partition(" - ")
-        fields = front.split()
+    for line in text(raw).rstrip("\n").split("\n"):  # a name may hold any other white space
+        front, dash, back = line.partition(" - ")
+        if not dash:
+            continue
+        fields = front.split(" ")
         major, _, minor = fields[2].partition(":")
         point = fields[4]
         for written, meant in _ESCAPES:
             point = point.replace(written, meant)
         device = os.makedev(int(major), int(minor))
-        found[int(fields[0])] = Mount(point, back.split()[0], device)
+        found[int(fields[0])] = Mount(point, back.partition(" ")[0], device)
     return found
 
 

@@ -106,7 +106,8 @@ def _prefix(folder: str) -> str:
     if not _PYTHON.search(exe):
         return ""
     for candidate in _candidates(folder):
-        if (candidate / "pyvenv.cfg").is_file():
+        # Path.is_file would raise where a folder is closed to us, on NFS say, or no path at all
+        if os.path.isfile(candidate / "pyvenv.cfg"):  # noqa: PTH113
             return str(candidate)
     return str(Path(exe).parent.parent)
 
@@ -126,7 +127,8 @@ def _candidates(folder: str) -> Iterator[Path]:
             yield Path(text(value))
         elif name == b"PATH" and called and "/" not in called:
             places = [Path(place) for place in text(value).split(":") if place.startswith("/")]
-            yield from (place.parent for place in places if (place / called).exists())
+            found = (place for place in places if os.path.exists(place / called))  # noqa: PTH110
+            yield from (place.parent for place in found)
 
 
 def _soft(path: str) -> bytes:

@@ -29,11 +29,13 @@ WRONG = [
     ("dump -5", "PID: -5 is not a process id"),
     ("dump -- -5", "PID: -5 is not a process id"),
     ("dump 4194305", "PID: 4194305 is larger than any pid Linux gives"),
+    (f"dump {'9' * 5000}", "is not a number"),
     ("dump 5 --jsn", "No such option: --jsn"),
     ("dump 5 --output", "Option '--output' requires an argument"),
     ("dump 5 -o ''", "--output: the path is empty"),
     ("dump 5 --level 20", "--level: 20 is out of range"),
     ("dump 5 --level -8", "--level: -8 is out of range"),
+    (f"dump 5 --level {'9' * 5000}", "is not a whole number"),
     ("dump 5 --level fast", "--level: 'fast' is not a whole number"),
     ("dump 5 --lock-timeout 0", "--lock-timeout: 0 makes no sense"),
     ("dump 5 --lock-timeout -1", "--lock-timeout: -1 makes no sense"),
@@ -47,6 +49,7 @@ WRONG = [
     ("plan 0", "PID: 0 is not a process id"),
     ("plan ''", "TARGET: the path is empty"),
     ("dump 5 --ghost-limit 1X", "--ghost-limit: '1X' is not a size"),
+    (f"dump 5 --ghost-limit {'9' * 400}T", "is not a size"),
     ("dump 5 --ghost-limit -1", "--ghost-limit: '-1' is not a size"),
     ("dump 5 --label novalue", "--label: 'novalue' has no '='"),
     ("dump 5 --label =value", "--label: '' is no name"),
@@ -101,6 +104,20 @@ def test_a_wrong_value_from_the_environment_names_the_variable(
     ran = gpuckpt("dump", 5)
     assert ran.code == 2
     assert "GPUCKPT_LEVEL is set to '99'" in ran.err
+
+
+def test_a_current_folder_that_was_removed(
+    gpuckpt: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It happens to shells; a relative path cannot be meant then, and that is no bug of ours."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    for line in ("dump 5 -o image", "plan ./image", "gc images"):
+        done = gpuckpt(*line.split())
+        assert done.code == 2
+        assert "the current folder was removed" in done.err
 
 
 def test_options_reach_the_flow(gpuckpt: Callable[..., Ran], flows: Flows) -> None:

@@ -3,22 +3,44 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
 
-from gpuckpt.errors import ImageUnsupported
+from gpuckpt.errors import CudaCallFailed, ImageUnsupported
 from gpuckpt.events import Silent
 from gpuckpt.flow.dump import dump
 from gpuckpt.flow.interrupts import Interrupts
+from gpuckpt.flow.proof import Proof
 from gpuckpt.flow.request import DumpRequest, RestoreRequest
 from gpuckpt.flow.restore import restore
 from gpuckpt.flow.show import show
+from gpuckpt.image.store import Image
+from gpuckpt.model import CudaOutcome
 from tests.fakes.host import ROOT_PID, FakeHost
 from tests.image_samples import seal
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def test_a_driver_that_does_not_answer_afterwards_costs_no_job(tmp_path: Path) -> None:
+    """The restored job is kept, and what cannot be told of it is said."""
+    (tmp_path / "state").mkdir()
+    host = FakeHost.with_job()
+    tools = host.toolbox(tmp_path / "state")
+    image = tmp_path / "image"
+    dump(tools, DumpRequest(ROOT_PID, image), Silent(), Interrupts())
+    with Image.open(image) as opened:
+        manifest = opened.manifest
+    pids = sorted(manifest.cuda)
+    silent = CudaCallFailed("state", [CudaOutcome(pid, "state", "NO_ANSWER") for pid in pids])
+    mute = replace(tools, cuda=mock.Mock(states=mock.Mock(side_effect=silent)))
+    found = Proof(mute, manifest, Interrupts())._gpu()
+    assert [(one.id, one.pid) for one in found] == [("gpu-state", pid) for pid in pids]
+    assert "does not tell" in found[0].reason
 
 
 def test_what_an_image_needs_and_nobody_knows_is_never_forced(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from gpuckpt.flow.rules.rule import whole
 from gpuckpt.model import blocker, warning
 
 if TYPE_CHECKING:
@@ -115,15 +116,15 @@ def absent_ranks(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
 def _of(task: Task) -> tuple[int, int]:
     """Return of how many ranks this process is which; (0, 0) if it says nothing."""
     for size, rank in _SIZES:
-        values = task.settings.get(size, ""), task.settings.get(rank, "")
-        if all(value.isdigit() for value in values):
-            return int(values[0]), int(values[1])
+        count, mine = whole(task.settings.get(size, "")), whole(task.settings.get(rank, ""))
+        if count is not None and mine is not None:
+            return count, mine
     return 0, 0
 
 
 def _where(task: Task, ranks: set[int]) -> str:
     local = task.settings.get("LOCAL_WORLD_SIZE") or task.settings.get("OMPI_COMM_WORLD_LOCAL_SIZE")
-    if local and local.isdigit() and int(local) > len(ranks):
+    if (whole(local or "") or 0) > len(ranks):
         return "outside of this tree"
     master = task.settings.get("MASTER_ADDR", "")
     return f"on other hosts (MASTER_ADDR is {master})" if master else "on other hosts"
@@ -134,8 +135,8 @@ def heartbeat(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
     ranks = _nccl_ranks(facts)
     pause = facts.gpu_bytes / _SPEED + facts.image_bytes / _SPEED
     for task in ranks if len(ranks) > 1 else ():
-        limit = task.settings.get(_HEARTBEAT, str(_DEFAULT_HEARTBEAT))
-        if task.settings.get(_MONITORING) == "0" or not limit.isdigit() or int(limit) >= pause:
+        limit = whole(task.settings.get(_HEARTBEAT, str(_DEFAULT_HEARTBEAT)))
+        if task.settings.get(_MONITORING) == "0" or limit is None or limit >= pause:
             continue
         yield warning(
             "heartbeat",

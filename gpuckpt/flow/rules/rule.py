@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -34,6 +35,11 @@ Rule = Callable[[DumpFacts, DumpChoices], Iterator[Finding]]
 def descriptor(fd: int | None, path: str) -> str:
     """Name what a process holds: `fd 3 PATH`, or `mapping PATH`."""
     return f"mapping {path}" if fd is None else f"fd {fd} {path}"
+
+
+def whole(text: str) -> int | None:
+    """Read a whole number that a job may have written: None for anything else or a huge one."""
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
 
 
 def size(number: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import resource
 import stat
@@ -10,8 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuckpt.errors import DumpFailed, NotWritable, ProcessUnfit
+from gpuckpt.errors import DumpFailed, NotPrivileged, NotWritable, ProcessUnfit
+from gpuckpt.flow import journal as journal_room
 from gpuckpt.flow.journal import Entry, Journal
+from gpuckpt.flow.ledger import Ledger, Restored
+from gpuckpt.flow.workspace import check_readable, workspace
 from gpuckpt.model import CudaState, ProcessRef
 
 if TYPE_CHECKING:
@@ -42,6 +46,52 @@ def test_entries_come_back_as_they_were(tmp_path: Path) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     journal.close(one)
     assert Journal(tmp_path).entries() == ()
+
+
+def test_a_path_may_hold_any_bytes(tmp_path: Path) -> None:
+    journal, image = Journal(tmp_path), os.fsdecode(b"/ckpt/\xff\xc3\xa9")
+    one = _opened(journal, entry("a", image=image))
+    assert Journal(tmp_path).entries() == (one,)
+    restored = Restored(image_id="1", image=image, at="", boot_id="boot", processes=())
+    Ledger(tmp_path).add(restored)
+    assert Ledger(tmp_path).last("1") == restored
+
+
+def test_a_gpuckpt_that_was_stopped_with_the_lock_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_room, "LOCK_SECONDS", 0.1)
+    journal = Journal(tmp_path)
+    journal.open(entry("a"), lambda _ref: True)
+    with (tmp_path / "journal" / "lock").open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(ProcessUnfit, match="has locked the journal"):
+            journal.open(entry("b", pid=8), lambda _ref: True)
+
+
+def test_what_may_not_be_seen_is_not_called_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(folder: Path) -> list[str]:
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    check_readable(tmp_path / "never made")
+    monkeypatch.setattr(os, "listdir", refuse)
+    with pytest.raises(NotPrivileged, match="cannot be read by this user"):
+        check_readable(tmp_path)
+
+
+def test_a_log_that_cannot_be_kept_hides_no_error(tmp_path: Path) -> None:
+    def fail() -> None:
+        with workspace(tmp_path, "1") as work:
+            log = work / "dump.log"
+            log.write_text("Error\n")
+            raise DumpFailed("CRIU failed", log=log)
+
+    (tmp_path / "logs").write_text("no folder")
+    with pytest.raises(DumpFailed) as caught:
+        fail()
+    assert caught.value.log is None
 
 
 def _opened(journal: Journal, one: Entry) -> Entry:

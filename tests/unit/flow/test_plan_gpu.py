@@ -188,6 +188,7 @@ def rank(number: int, of: int = 2, **more: str) -> dict[str, str]:
         (ranks(rank(0), rank(1)), [("nccl", True)]),
         (ranks(rank(0, **RIGHT), rank(1, **RIGHT)), []),
         (ranks(rank(0, **RIGHT), rank(1)), [("nccl", True)]),
+        (ranks({"WORLD_SIZE": "²", "RANK": "9" * 5000}, {"WORLD_SIZE": "9" * 5000}), []),
         (ranks(rank(0), rank(1), segments=1), [("nccl", True)]),
         (ranks(rank(0), rank(1), segments=2), [("nccl", False)]),
         # a server that starts its workers itself; what PyTorch calls its threads tells

@@ -37,6 +37,7 @@ def kills(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
         (signal.SIGKILL, 3, 3, "SIGKILL, which gpuckpt did not send"),
         (signal.SIGTERM, 3, 9, "SIGTERM, which gpuckpt did not send"),
         (signal.SIGSEGV, 3, 3, "CRIU crashed (SIGSEGV)"),
+        (40, 3, 3, "signal 40, which gpuckpt did not send"),
     ],
 )
 def test_a_signal(

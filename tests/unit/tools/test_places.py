@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from gpuckpt.tools.descriptors import Descriptor, fdinfo
-from gpuckpt.tools.mappings import Mapped
+from gpuckpt.tools.mappings import Mapped, parse_maps
 from gpuckpt.tools.places import OddFile, odd_files, parse_mounts
 
 if TYPE_CHECKING:
@@ -30,6 +30,16 @@ def test_mountinfo() -> None:
     assert KNOWN[43].remote
     assert not KNOWN[22].remote
     assert KNOWN[22].device == os.makedev(259, 2)
+
+
+def test_names_with_odd_white_space() -> None:
+    """The kernel escapes blanks, tabs and line feeds alone; everything else may be in a name."""
+    line = "44 22 0:48 / /mnt/a\u2028b\u00a0c\x0bd rw - tmpfs none rw\n".encode()
+    known = parse_mounts(MOUNTINFO + line)
+    assert known[44].point == "/mnt/a\u2028b\u00a0c\x0bd"
+    assert known[22] == KNOWN[22]
+    (mapped,) = parse_maps(b"7f0-7f1 r--p 00000000 08:02 99 /lib/a\rb\x85c\n")
+    assert mapped.target == "/lib/a\rb\\x85c"
 
 
 def recorded(folder: Path, fd: int, path: str, mount: int) -> Descriptor:
