@@ -341,6 +341,41 @@ class Remap:
 
 
 @dataclass(frozen=True, slots=True)
+class CarriedFile:
+    """A file whose bytes are in an image: in memory, or without the name the job knows it by.
+
+    `names` are those it has in its folder, `link` is the one under which CRIU looks for it at a
+    restore, "" if it is one of `names`. `extents` are offset and length of what is no hole, and
+    `digest` is of these bytes. `exact`: the job needs just these bytes; of another file it is
+    enough that it is there. `memory`: it ends with its host.
+    """
+
+    names: tuple[str, ...]
+    link: str
+    device: int
+    inode: int
+    size: int
+    mode: int
+    uid: int
+    gid: int
+    mtime_ns: int
+    extents: tuple[tuple[int, int], ...] = ()
+    digest: str = ""
+    exact: bool = True
+    memory: bool = True
+
+    @property
+    def path(self) -> str:
+        """A name of it: one of its own, if it has any."""
+        return self.names[0] if self.names else self.link
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes of it are in the image."""
+        return sum(length for _, length in self.extents)
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One fact that stops or endangers an operation.
 

@@ -119,8 +119,21 @@ def _needs(manifest: Manifest) -> Iterator[tuple[str, str]]:
         yield "file", f"{file.path} {about}".rstrip()
     if len(outside.files) > len(shown):
         yield "file", f"and {len(outside.files) - len(shown)} more: --json lists all"
+    yield from _carried(manifest)
     for terminal in outside.terminals:
         yield "terminal", f"one in place of {terminal}"
+
+
+def _carried(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """Files that come along: nobody has to bring them."""
+    if manifest.carried:
+        whole = units.size(sum(one.bytes for one in manifest.carried))
+        count = units.count(len(manifest.carried), "file")
+        yield "carried", f"{count} in the image, {whole}:"
+    for one in manifest.carried[:_MOST_FILES]:
+        yield "file", f"{one.path} {units.size(one.bytes)}"
+    if (more := len(manifest.carried) - _MOST_FILES) > 0:
+        yield "file", f"and {more} more: --json lists all"
 
 
 def _nvidia_needs(manifest: Manifest) -> Iterator[tuple[str, str]]:

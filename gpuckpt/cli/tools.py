@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuckpt.flow.toolbox import Toolbox
 from gpuckpt.tools import criu, cuda
+from gpuckpt.tools.carried import Carried
 from gpuckpt.tools.cpus import Cpus
 from gpuckpt.tools.files import Files
 from gpuckpt.tools.host import Host
@@ -17,8 +19,6 @@ from gpuckpt.tools.run import Runner
 from gpuckpt.tools.shell import Shell
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from gpuckpt.model import Version
 
 
@@ -32,6 +32,7 @@ def real(state_dir: Path) -> Toolbox:
         cuda=cuda.choose(runner),
         criu=LateCriu(runner),
         files=Files(),
+        carried=Carried(Path("/proc")),
         net=Net(),
         cpus=Cpus(),
         shell=Shell(runner),

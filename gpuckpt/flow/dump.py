@@ -19,7 +19,7 @@ from gpuckpt.errors import (
     UndoIncomplete,
     WriteFailed,
 )
-from gpuckpt.flow import records
+from gpuckpt.flow import carry, records
 from gpuckpt.flow.aftermath import late_failure, late_gpu, left_behind
 from gpuckpt.flow.forecast import forecast
 from gpuckpt.flow.history import History, record_of
@@ -38,12 +38,15 @@ from gpuckpt.tools.criu import DUMP_LOG, DumpRun, deadline
 from gpuckpt.tools.criunames import seen
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from gpuckpt.events import Reporter
     from gpuckpt.flow.interrupts import Interrupts
     from gpuckpt.flow.toolbox import Toolbox
     from gpuckpt.image.manifest import FileEntry, Manifest
+    from gpuckpt.model import CarriedFile
+    from gpuckpt.tools.criuimage import OpenFiles
 
 # how long the kernel, and parents that wait for their children, may take to clear the pids
 GONE_SECONDS = 15.0
@@ -122,19 +125,19 @@ class _Dump:
         with workspace(self.tools.state_dir, self.taking.entry.id) as work, ExitStack() as phases:
             step = phases.enter_context(record.phase("stream", "memory to the image", size))
             self.taking.note("stream")
-            packer = Packer(stage.criu, self.request.level, step.advance)
+            packers = [Packer(stage.criu, self.request.level, step.advance)]
 
             def commit() -> None:
-                files = packer.finish()
+                files = packers[0].finish()
                 phases.close()
-                self._commit(stage, files)
+                self._commit(stage, files, packers)
                 phases.enter_context(record.phase("end", "CRIU", stoppable=False))
 
             run = DumpRun(
                 pid=self.request.pid,
                 work=work,
-                store=packer.store,
-                abort=packer.abort,
+                store=packers[0].store,
+                abort=lambda: _abort(packers),
                 commit=commit,
                 options=sight.options,
                 leave_running=self.request.leave_running,
@@ -145,13 +148,19 @@ class _Dump:
             try:
                 self.tools.criu.dump(run)
             except BaseException as why:  # noqa: BLE001 - raised again below, judged first
-                packer.abort()
+                _abort(packers)
                 self._after_failure(stage, why, work / DUMP_LOG)
 
-    def _commit(self, stage: Stage, files: tuple[FileEntry, ...]) -> None:
+    def _commit(self, stage: Stage, files: tuple[FileEntry, ...], packers: list[Packer]) -> None:
         """The point of no return: from the rename on the image is what counts."""
+        by_name = {entry.name: entry for entry in files}
+
+        def read(name: str) -> bytes:
+            return reread(stage.criu, by_name[name])
+
+        opened = carry.opened(by_name, read)
+        carried, more = self._carry(stage, opened, packers)
         with self.record.phase("commit", str(self.sight.output), stoppable=False):
-            by_name = {entry.name: entry for entry in files}
             self.taking.note("commit")
             self.tree = self.taking.relist()
             dumped = records.Dumped(
@@ -162,15 +171,32 @@ class _Dump:
                 uses=self.cuda.uses,
                 leave_running=self.request.leave_running,
                 labels=self.request.labels,
-                files=files,
-                read=lambda name: reread(stage.criu, by_name[name]),
+                files=(*files, *more),
+                opened=opened,
+                carried=carried,
+                read=read,
                 receipt=self.record.receipt(),
             )
             manifest = records.manifest(self.tools, dumped)
             self.interrupts.check()
+            carry.unlink(self.tools, carried)
             stage.commit(manifest)
             self.manifest = manifest
         self.frozen_until = self.record.now
+
+    def _carry(
+        self, stage: Stage, opened: OpenFiles, packers: list[Packer]
+    ) -> tuple[tuple[CarriedFile, ...], tuple[FileEntry, ...]]:
+        """Take along the files that would be missing where the job comes back."""
+        found = carry.find(self.tools, self.taking.relist().pids, opened.remaps)
+        if not found:
+            return (), ()
+        size = sum(one.bytes for one in found)
+        with self.record.phase("files", _files(found), size) as step:
+            packer = Packer(stage.criu, self.request.level, step.advance)
+            packers.append(packer)
+            carried = carry.store(self.tools, found, packer)
+            return carried, packer.finish()
 
     def _after_failure(self, stage: Stage, why: BaseException, log: Path) -> None:
         """CRIU failed. If the image stands and the tree is gone, all is well nevertheless."""
@@ -249,3 +275,14 @@ class _Dump:
             pause=self.frozen_until - self.taking.frozen_from,
             running=bool(self.request.leave_running),
         )
+
+
+def _abort(packers: Iterable[Packer]) -> None:
+    """Stop all writing."""
+    for packer in packers:
+        packer.abort()
+
+
+def _files(found: tuple[CarriedFile, ...]) -> str:
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"{found[0].path}{more}"

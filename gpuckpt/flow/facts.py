@@ -129,14 +129,23 @@ class DumpFacts:
         )
 
     @property
+    def carried_bytes(self) -> int:
+        """The bytes of files that are carried: those in memory, and those with another name."""
+        known = {one.path: one.carried for one in self.look.odd_files if one.carried is not None}
+        linked = sum(file.bytes for file in self.look.deleted if file.links)
+        return sum(known.values()) + linked
+
+    @property
     def image_bytes(self) -> int:
         """The raw size to expect: memory beside files, GPU memory, deleted files, and a little.
 
-        Shared memory is counted once, as large as the process that has most of it.
+        Shared memory is counted once, as large as the process that has most of it, or as the files
+        it lies in.
         """
         memory = sum(task.memory + task.huge for task in self.look.tasks)
         shared = [task.shared_memory for task in self.look.tasks]
-        memory -= sum(shared) - max(shared, default=0)
+        memory -= sum(shared)
+        memory += max(*shared, self.carried_bytes, 0)
         raw = memory + self.gpu_bytes + self.needs.ghost_bytes
         return raw + raw // 20
 

@@ -159,13 +159,17 @@ def _images(folders: list[Path]) -> Iterator[Path]:
 def _links(image: Path) -> Iterator[str]:
     """Return the folders in which an image finds files by names that CRIU made.
 
-    Which names these are is in CRIU's own files; that it needs any is in the manifest.
+    An image of an older gpuckpt does not say which names these are; a newer one carries the files.
     """
     try:
         with Image.open(image, trust=False) as opened:
-            if opened.manifest.options.link_remap:
+            manifest = opened.manifest
+            linked = {one.name for one in manifest.outside.remaps if one.linked}
+            if linked:
+                yield from linked - {one.link for one in manifest.carried}
+            elif manifest.options.link_remap:
                 yield "/dev/shm"  # noqa: S108 - the system's, not a temporary file of ours
-                yield from {os.path.dirname(one.path) for one in opened.manifest.outside.files}  # noqa: PTH120
+                yield from {os.path.dirname(one.path) for one in manifest.outside.files}  # noqa: PTH120
     except GpuckptError:
         return
 

@@ -47,6 +47,20 @@ class Linked(msgspec.Struct, frozen=True, kw_only=True):
     before: tuple[str, ...] = ()
 
 
+class Placed(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that a restore has made for the job, or given CRIU's name `link`, for a moment.
+
+    `names` are those that it has from us; `aside` are pairs of the name an older file of the job
+    had and the one it has been moved to.
+    """
+
+    device: int
+    inode: int
+    names: tuple[str, ...] = ()
+    link: str = ""
+    aside: tuple[tuple[str, str], ...] = ()
+
+
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One operation: who runs it, on which processes, what it had done last.
 
@@ -70,6 +84,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     uses: tuple[GpuUse, ...] = ()
     pids: tuple[int, ...] = ()
     linked: tuple[Linked, ...] = ()
+    placed: tuple[Placed, ...] = ()
     stage: str = ""
     step: str = "opened"
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpuckpt.errors import CudaCallFailed, GpuckptError
 from gpuckpt.flow.journal import Linked
+from gpuckpt.flow.placed import remaining
 from gpuckpt.flow.workspace import folder_of
 from gpuckpt.model import CudaState, blocker, warning
 from gpuckpt.tools.criu import DUMP_LOG
@@ -52,6 +53,7 @@ def left_of(tools: Toolbox, entry: Entry) -> tuple[Finding, ...]:
         else:
             found += _suspended(tools, entry)
             found += _cut(tools, entry)
+        found += (_placed(path) for path in placed_of(tools, entry))
     found += (_remap(remap) for remap in remaps_of(tools, entry))
     found += _files(tools, entry)
     return tuple(found)
@@ -143,6 +145,13 @@ def remaps_of(tools: Toolbox, entry: Entry) -> tuple[Remap, ...]:
     )
 
 
+def placed_of(tools: Toolbox, entry: Entry) -> tuple[str, ...]:
+    """Return the names that this restore has made, and that no job has: after a boot, none."""
+    if not entry.placed or not same_boot(tools, entry):
+        return ()
+    return remaining(tools, entry.placed, job_stands=stands(tools, entry))
+
+
 def linked(tools: Toolbox, sight: Sight) -> tuple[Linked, ...]:
     """Note where CRIU will make names for files without one, and which are there already."""
     if not sight.options.link_remap:
@@ -232,6 +241,11 @@ def _half_restored(process: Process) -> Finding:
 def _remap(remap: Remap) -> Finding:
     reason = "CRIU has made this name for a file without one, and no image needs it."
     return warning("left-remap", remap.path, reason, SWEEP)
+
+
+def _placed(path: str) -> Finding:
+    reason = "A restore that was never finished has made it for the job; the image has it."
+    return warning("left-file", path, reason, SWEEP)
 
 
 def _files(tools: Toolbox, entry: Entry) -> Iterator[Finding]:

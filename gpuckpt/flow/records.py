@@ -29,6 +29,7 @@ from gpuckpt.image.outside import (
 )
 from gpuckpt.model import CudaState
 from gpuckpt.tools import criuimage
+from gpuckpt.tools.criu import CriuOptions
 from gpuckpt.tools.environment import IDENTITY
 
 if TYPE_CHECKING:
@@ -37,7 +38,16 @@ if TYPE_CHECKING:
     from gpuckpt.flow.look import Sight
     from gpuckpt.flow.toolbox import Toolbox
     from gpuckpt.image.manifest import FileEntry
-    from gpuckpt.model import FileRef, GpuUse, HostFacts, NvidiaFacts, Process, Receipt, Tree
+    from gpuckpt.model import (
+        CarriedFile,
+        FileRef,
+        GpuUse,
+        HostFacts,
+        NvidiaFacts,
+        Process,
+        Receipt,
+        Tree,
+    )
     from gpuckpt.tools.look import Look
     from gpuckpt.tools.surroundings import Surroundings
 
@@ -47,7 +57,8 @@ class Dumped:
     """What a dump has in hand when all images are stored and the tree stands frozen.
 
     `first` are the driver's states before the dump, `threads` the driver's own threads, `read`
-    gives one of CRIU's images whole.
+    gives one of CRIU's images whole, `opened` is what they say of open files, `carried` are the
+    files taken along.
     """
 
     sight: Sight
@@ -58,6 +69,8 @@ class Dumped:
     leave_running: bool
     labels: Mapping[str, str]
     files: tuple[FileEntry, ...]
+    opened: criuimage.OpenFiles
+    carried: tuple[CarriedFile, ...]
     read: Callable[[str], bytes]
     receipt: Receipt
 
@@ -89,6 +102,7 @@ def manifest(tools: Toolbox, dumped: Dumped) -> Manifest:
         totals=_totals(dumped.files),
         receipt=dumped.receipt,
         identity=_identity(sight),
+        carried=dumped.carried,
     )
 
 
@@ -193,9 +207,7 @@ def _options(dumped: Dumped) -> DumpOptions:
 
 def _outside(tools: Toolbox, dumped: Dumped, prefixes: set[str]) -> Outside:
     """List what the restore will look for outside the image, as CRIU recorded it."""
-    names = {entry.name for entry in dumped.files}
-    remaps = dumped.read("remap-fpath.img") if "remap-fpath.img" in names else b""
-    opened = criuimage.read_files(dumped.read("files.img"), remaps)
+    opened = dumped.opened
     look = dumped.sight.facts.look
     return Outside(
         files=tuple(_file(tools, file) for file in opened.files),
@@ -268,4 +280,16 @@ def _totals(files: tuple[FileEntry, ...]) -> Totals:
         raw=sum(entry.raw_size for entry in files),
         stored=sum(entry.stored_size for entry in files),
         pages=sum(entry.raw_size for entry in files if entry.name.startswith("pages-")),
+    )
+
+
+def repeated(manifest: Manifest) -> CriuOptions:
+    """Return what a restore says to CRIU: just what the dump had said."""
+    options = manifest.options
+    return CriuOptions(
+        tcp=options.tcp,
+        file_locks=options.file_locks,
+        shell_job=options.shell_job,
+        link_remap=options.link_remap,
+        external_unix=options.external_unix,
     )

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from gpuckpt.errors import Unfinished
 from gpuckpt.flow.journal import at_work
-from gpuckpt.flow.leftovers import cut_short, left_of, remaps_of
+from gpuckpt.flow.leftovers import cut_short, left_of, remaps_of, same_boot, stands
+from gpuckpt.flow.placed import clear
 from gpuckpt.flow.workspace import remove
 from gpuckpt.image.stage import sweep
 
@@ -82,8 +83,10 @@ def tidy(tools: Toolbox, journal: Journal, entry: Entry) -> None:
     """Remove the files of an operation that was cut short, and forget it.
 
     Raises:
-        OSError: a name that CRIU made may not be removed.
+        OSError: a name may not be removed.
     """
+    if same_boot(tools, entry):
+        clear(tools, entry.placed, job_stands=stands(tools, entry))
     for remap in remaps_of(tools, entry):
         tools.files.remove(remap.path)
     if entry.stage:

@@ -160,9 +160,6 @@ def _with_dump(
     if not request.keep:
         _remove(result, reporter)
         kept = None
-    elif result.manifest.options.link_remap:
-        # CRIU 4.2.1 removes the names it gave such files when the job goes on
-        reporter.warn(f"{result.image} cannot be restored: it lacks files without a name")
     return RehearseResult(
         pid=request.what.pid,
         pids=tuple(process.pid for process in result.manifest.tree),

@@ -19,9 +19,11 @@ from gpuckpt.errors import (
 from gpuckpt.flow.binding import bind
 from gpuckpt.flow.gpu import CudaTree
 from gpuckpt.flow.history import History, record_of
-from gpuckpt.flow.ledger import Ledger, Restored
+from gpuckpt.flow.ledger import remember
 from gpuckpt.flow.operation import Operation
+from gpuckpt.flow.placing import Placing
 from gpuckpt.flow.proof import Proof
+from gpuckpt.flow.records import repeated
 from gpuckpt.flow.recover import recover
 from gpuckpt.flow.request import RestoreRequest, RestoreResult
 from gpuckpt.flow.target.facts import gather
@@ -33,7 +35,7 @@ from gpuckpt.image.compare import gpu_map
 from gpuckpt.image.store import Image
 from gpuckpt.image.unpack import Unpacker
 from gpuckpt.model import CudaState, Finding
-from gpuckpt.tools.criu import CriuOptions, RestoreRun, deadline
+from gpuckpt.tools.criu import RestoreRun, deadline
 from gpuckpt.tools.criunames import Names, recorded
 
 if TYPE_CHECKING:
@@ -41,8 +43,9 @@ if TYPE_CHECKING:
 
     from gpuckpt.events import Reporter
     from gpuckpt.flow.interrupts import Interrupts
+    from gpuckpt.flow.journal import Placed
+    from gpuckpt.flow.target.standing import Standing
     from gpuckpt.flow.toolbox import Toolbox
-    from gpuckpt.image.manifest import Manifest
 
 WAIT_POLL_SECONDS = 0.1
 KEPT = "What is left of the job was kept: end it before the image is restored again."
@@ -74,7 +77,7 @@ def restore(
         with operation.record.phase("room", "memory, pids, ports") as step:
             findings = wait_for_room(tools, image.manifest, facts, interrupts, step.say)
             _refuse(findings, request)
-        result = _Restore(operation, request, image, findings).run()
+        result = _Restore(operation, request, image, findings, facts.carried).run()
         History(tools.state_dir).add(record_of(image.manifest, result.receipt))
         return result
 
@@ -91,7 +94,12 @@ class _Restore:
     """One restore: what its steps share."""
 
     def __init__(
-        self, operation: Operation, request: RestoreRequest, image: Image, findings: list[Finding]
+        self,
+        operation: Operation,
+        request: RestoreRequest,
+        image: Image,
+        findings: list[Finding],
+        carried: tuple[Standing, ...],
     ) -> None:
         self.operation = operation
         self.tools = operation.tools
@@ -106,6 +114,7 @@ class _Restore:
         if self.cuda_pids:
             self.map = gpu_map(self.manifest, self.tools.nvidia.facts())
         self.proof = Proof(self.tools, image.manifest, self.interrupts)
+        self.placing = Placing(self.tools, image, carried, self._placed)
         self.undo = Undo()
         self.interrupts.left = self.undo.left
         self.threads = {
@@ -121,6 +130,7 @@ class _Restore:
 
     def run(self) -> RestoreResult:
         try:
+            self._place()
             self._criu()
             self._give_gpu()
             self._verify()
@@ -128,7 +138,7 @@ class _Restore:
             self._put_back(why)
             raise
         self._let_go()
-        self._remember()
+        remember(self.tools, self.image, self.record.receipt().started, self.placing.inodes)
         return RestoreResult(
             image=self.image.path,
             root_pid=self.manifest.root_pid,
@@ -139,18 +149,16 @@ class _Restore:
             progress=self.proof.progress,
         )
 
-    def _remember(self) -> None:
-        """Write down which processes this image has become, for the next who wants to restore."""
-        now = (self.tools.proc.process(process.pid) for process in self.manifest.tree)
-        Ledger(self.tools.state_dir).add(
-            Restored(
-                image_id=self.manifest.image_id,
-                image=str(self.image.path),
-                at=self.record.receipt().started,
-                boot_id=self.entry.boot_id,
-                processes=tuple(one.ref for one in now if one is not None),
-            )
-        )
+    def _place(self) -> None:
+        """Put back the files that the image carries; after the tree, they go again."""
+        if not self.manifest.carried:
+            return
+        self.undo.add("files made for the job are left", self.placing.take_back)
+        with self.record.phase("files", "to where the job had them", self.placing.bytes) as step:
+            self.placing.put(step.advance)
+
+    def _placed(self, placed: tuple[Placed, ...]) -> None:
+        self._note("files", placed=placed)
 
     def _criu(self) -> None:
         """Run CRIU; all its input is checked before it gets it."""
@@ -168,7 +176,7 @@ class _Restore:
                 has=unpacker.has,
                 send=unpacker.send,
                 approve=self._approve,
-                options=_options(self.manifest),
+                options=repeated(self.manifest),
                 stop_fd=self.interrupts.fd,
                 deadline=deadline(raw),
                 stdin=0 if self.manifest.options.shell_job else None,
@@ -270,6 +278,7 @@ class _Restore:
     def _let_go(self) -> None:
         """Leave the tree, or what was there before it, to itself."""
         self.undo.keep()
+        self.placing.settle()
         self.tools.cuda.close()
         self.tools.proc.adopt_orphans(on=False)
         self.operation.journal.close(self.entry)
@@ -286,15 +295,3 @@ def wait_for(tools: Toolbox, root_pid: int, interrupts: Interrupts) -> int:
         time.sleep(WAIT_POLL_SECONDS)
     status = ended[root_pid]
     return status if status >= 0 else 128 - status
-
-
-def _options(manifest: Manifest) -> CriuOptions:
-    """Repeat to CRIU what the dump had said."""
-    options = manifest.options
-    return CriuOptions(
-        tcp=options.tcp,
-        file_locks=options.file_locks,
-        shell_job=options.shell_job,
-        link_remap=options.link_remap,
-        external_unix=options.external_unix,
-    )

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from gpuckpt.flow.carriedtool import CarriedTool
     from gpuckpt.model import (
         CudaBackend,
         CudaState,
@@ -288,6 +289,7 @@ class Toolbox:
     cuda: CudaTool
     criu: CriuTool
     files: FilesTool
+    carried: CarriedTool
     net: NetTool
     cpus: CpusTool
     shell: ShellTool

@@ -12,11 +12,11 @@ import msgspec
 from blake3 import blake3
 
 from gpuckpt.errors import Bug, GpuckptError, ImageDamaged, ImageUnsupported
-from gpuckpt.image import wire
+from gpuckpt.image import carried, wire
 from gpuckpt.image.frames import LARGEST_TABLE, MAX_FRAME, SMALLEST_FRAME, table_size
 from gpuckpt.image.names import check_name
 from gpuckpt.image.outside import Outside
-from gpuckpt.model import CudaState, Gpu, GpuUse, Receipt, TcpPolicy
+from gpuckpt.model import CarriedFile, CudaState, Gpu, GpuUse, Receipt, TcpPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,7 +123,8 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", tag=FORMAT):
     """The whole of manifest.json, format 1.
 
-    `identity` has the names of environment variables that tell the job where it was started.
+    `identity` has the names of environment variables that tell the job where it was started,
+    `carried` the files whose bytes are, in this order, in the stored file of that name.
     """
 
     needs: tuple[str, ...]
@@ -143,6 +144,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", ta
     totals: Totals
     receipt: Receipt
     identity: tuple[str, ...] = ()
+    carried: tuple[CarriedFile, ...] = ()
 
     @property
     def cuda(self) -> dict[int, CudaState]:
@@ -244,6 +246,7 @@ def _flaws(manifest: Manifest) -> Iterator[str]:
     stored = sum(entry.stored_size for entry in manifest.files)
     if (manifest.totals.raw, manifest.totals.stored) != (raw, stored):
         yield "its totals are not the sums of its files"
+    yield from carried.flaws(manifest.carried, manifest.files)
     if manifest.totals.pages > raw:
         yield "its totals claim more bytes of pages than there are bytes"
 

@@ -13,6 +13,8 @@ CRIU_DIR = "criu"
 LOGS_DIR = "logs"
 OWNER = "owner"
 SUFFIX = ".zst"
+# the one stored file that is no image of CRIU: the bytes of the files that are carried
+CARRIED = "gpuckpt-files"
 LONGEST_NAME = 128
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)

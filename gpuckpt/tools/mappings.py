@@ -11,6 +11,7 @@ from gpuckpt.tools.descriptors import plain
 from gpuckpt.tools.procfs import numbers, read, text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 _FIELDS: Final = 6
@@ -80,6 +81,19 @@ def parse_maps(raw: bytes) -> tuple[Mapped, ...]:
 def _mapped(key: tuple[bytes, bytes, bool], area: bytes, pieces: int) -> Mapped:
     name, deleted = plain(text(key[0]))
     return Mapped(name, area.decode("ascii"), int(key[1]), key[2], deleted, pieces)
+
+
+def inodes(process: Path | str) -> Iterator[tuple[int, int]]:
+    """Return the device and the inode of every file that is mapped, whatever its name.
+
+    Raises:
+        PermissionError: this process may not look.
+    """
+    for line in (read(f"{process}/maps") or b"").splitlines():
+        if _NAMELESS not in line:
+            _, _, _, device, inode, *_ = line.split(None, 5)
+            major, _, minor = device.partition(b":")
+            yield os.makedev(int(major, 16), int(minor, 16)), int(inode)
 
 
 def mapped_by(root: Path, names: set[str]) -> dict[str, tuple[int, ...]]:

@@ -27,6 +27,8 @@ _REMOTE: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "9p", "lustre", "gpfs", "beegfs", "ceph", "afs", "virtiofs"}
 )
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs", "hugetlbfs"})
+# those whose files an image carries
+KEPT: Final = frozenset({"tmpfs", "ramfs"})
 _ESCAPES: Final = (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\"))
 
 
@@ -54,7 +56,8 @@ class OddFile:
     """A file that is not simply there.
 
     `problem` is mount (it has none that can be seen), hidden (its name means another file or
-    nothing), denied (root may not open it), or empty. fd None: mapped.
+    nothing), denied (root may not open it), or empty. fd None: mapped. `carried`: it goes into the
+    image, this many bytes.
     """
 
     pid: int
@@ -63,6 +66,7 @@ class OddFile:
     filesystem: str
     problem: str
     remote: bool
+    carried: int | None = None
 
 
 def mounts(process: Path | str) -> dict[int, Mount]:
@@ -119,7 +123,8 @@ def _opened(
             )
             if not hidden and _carried(fd.kind == "file", fd.deleted, fd.links, mount):
                 continue
-            yield from _odd(pid, fd.fd, fd.target, mount, "hidden" if hidden else "")
+            bytes_ = fd.bytes if fd.kind == "file" and not fd.deleted else None
+            yield from _odd(pid, fd.fd, fd.target, mount, "hidden" if hidden else "", bytes_)
 
 
 def _mapped(
@@ -129,7 +134,7 @@ def _mapped(
 ) -> Iterator[OddFile]:
     seen: set[tuple[int, str]] = set()
     for pid, _, areas in tree:
-        for area in areas:
+        for area in sorted(areas, key=lambda one: not one.shared):
             if (area.inode, area.target) in seen or area.target.startswith(_NO_FILE):
                 continue
             seen.add((area.inode, area.target))
@@ -157,7 +162,8 @@ def _behind(process: str, pid: int, area: Mapped, known: Mapping[int, Mount]) ->
         return
     hidden = not area.deleted and _hidden(area.target, path, found.device, found.inode)
     if hidden or not _carried(found.regular, area.deleted, found.links, mount):
-        yield from _odd(pid, None, area.target, mount, "hidden" if hidden else "")
+        bytes_ = found.bytes if area.shared and not area.deleted else None
+        yield from _odd(pid, None, area.target, mount, "hidden" if hidden else "", bytes_)
 
 
 def _denied(path: str) -> bool:
@@ -176,8 +182,13 @@ def _carried(regular: bool, deleted: bool, links: int, mount: Mount | None) -> b
     return mount is not None and mount.in_memory and (not regular or (deleted and not links))
 
 
-def _odd(
-    pid: int, fd: int | None, path: str, mount: Mount | None, problem: str
+def _odd(  # noqa: PLR0917 - what an OddFile has
+    pid: int,
+    fd: int | None,
+    path: str,
+    mount: Mount | None,
+    problem: str,
+    bytes_: int | None = None,
 ) -> Iterator[OddFile]:
     if mount is None:
         lost = problem if problem == "denied" else "mount"
@@ -185,7 +196,8 @@ def _odd(
     elif mount.filesystem == "proc":  # CRIU has code of its own for these
         return
     elif problem or mount.remote or mount.in_memory:
-        yield OddFile(pid, fd, path, mount.filesystem, problem, mount.remote)
+        carried = bytes_ if mount.filesystem in KEPT and not problem else None
+        yield OddFile(pid, fd, path, mount.filesystem, problem, mount.remote, carried)
 
 
 def _hidden(path: str, told_by: str, device: int, inode: int) -> bool:

@@ -94,9 +94,10 @@ def name_in_the_way(keeper: Keeper) -> Callable[[], None]:
     return lambda: name.unlink(missing_ok=True)  # 4.2.1 takes it for its own when it gives up
 
 
-def no_linked_name(keeper: Keeper) -> Callable[[], None]:
-    name, away = Path(keeper.names["name"]["name"]), keeper.folder / "kept"
+def another_linked_file(keeper: Keeper) -> Callable[[], None]:
+    name, away = keeper.folder / "linked" / "other", keeper.folder / "kept"
     name.rename(away)
+    name.write_text("of somebody else")
     return lambda: away.rename(name) and None
 
 
@@ -109,7 +110,7 @@ def no_socket_folder(keeper: Keeper) -> Callable[[], None]:
 BREAKS = {
     "address-missing": without_address,
     "remap-in-the-way": name_in_the_way,
-    "remap-missing": no_linked_name,
+    "file-taken": another_linked_file,
     "socket-folder": no_socket_folder,
 }
 
@@ -135,10 +136,11 @@ def test_what_no_image_carries(keeper: Keeper) -> None:
         assert found.keys() == {"host-memory"}
     assert keeper.blockers() == {}
     assert keeper.place.restore(keeper.image) == keeper.pid
-    # what the deleted name was linked to is used up by that: this image stays on this host
+    # the image has what the deleted name was linked to, so that it can be used again
     subprocess.run(["kill", "-9", str(keeper.pid)], check=True)
     wait_for("the pid is free", lambda: not exists(keeper.pid))
-    assert keeper.blockers().keys() == {"remap-missing"}
+    assert not Path(keeper.names["name"]["name"]).exists()
+    assert keeper.blockers() == {}
 
 
 def test_a_python_that_has_not_imported_everything(place: Field) -> None:

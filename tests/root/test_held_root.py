@@ -192,18 +192,23 @@ def test_system_v_memory_in_a_namespace_of_its_own(tmp_path: Path) -> None:
         assert criu_dumps(facts(pid), tmp_path / "images")
 
 
-def test_files_in_memory_stay_here(tmp_path: Path) -> None:
+def test_files_in_memory(tmp_path: Path) -> None:
+    """What is shared comes along; a program's own files are those of the host."""
     code = (
         "import mmap, os\n"
         "f = open('m/x', 'w+b'); f.write(b'x' * 4096); f.flush()\n"
         "area = mmap.mmap(f.fileno(), 4096); g = open('m/gone', 'w'); os.unlink('m/gone')\n"
+        "h = open('m/lib', 'w+b'); h.write(b'x' * 4096); h.flush()\n"
+        "import ctypes; libc = ctypes.CDLL(None); libc.mmap.restype = ctypes.c_void_p\n"
+        "libc.mmap(None, 4096, 1, 2, h.fileno(), 0); h.close()\n"
         "folder = os.open('m', 0)"
     )
     with mounted(tmp_path / "m") as folder, target(tmp_path, code) as pid:
-        found = [one for one in judge_dump(facts(pid), DumpChoices()) if one.id == "memory-file"]
-        assert [one.blocks for one in found] == [False]
-        assert str(folder / "x") in facts(pid).look.odd_files[-1].path
-        assert all("gone" not in one.path for one in facts(pid).look.odd_files)
+        seen = facts(pid)
+        (found,) = [one for one in judge_dump(seen, DumpChoices()) if one.id == "memory-file"]
+        assert (found.object, found.blocks) == (str(folder / "lib"), False)
+        assert seen.carried_bytes == 4096
+        assert all("gone" not in one.path for one in seen.look.odd_files)
 
 
 def test_whose_terminal_it_is(tmp_path: Path) -> None:

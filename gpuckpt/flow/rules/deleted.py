@@ -29,22 +29,6 @@ def deleted_file_large(facts: DumpFacts, choices: DumpChoices) -> Iterator[Findi
             )
 
 
-def linked_file(facts: DumpFacts, choices: DumpChoices) -> Iterator[Finding]:
-    """CRIU 4.2.1 keeps such a file on this host by a name that it removes if the job goes on."""
-    if not choices.leave_running or choices.rehearsal:
-        return
-    for file in facts.look.deleted:
-        if file.links:
-            yield blocker(
-                "linked-file",
-                descriptor(file.fd, file.path),
-                "The file, a semaphore most often, lost the name the job knows and is not carried "
-                "in the image: with --leave-running the image could never be restored.",
-                "Dump the job without --leave-running.",
-                file.pid,
-            )
-
-
 def link_refused(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
     """CRIU gives such a file a new name, link_remap.N, in the folder of the old one."""
     for file in facts.look.deleted:
@@ -96,7 +80,6 @@ def replaced(facts: DumpFacts, choices: DumpChoices) -> Iterator[Finding]:
 
 RULES: Final[tuple[Rule, ...]] = (
     deleted_file_large,
-    linked_file,
     link_refused,
     ghost_leftover,
     replaced,

@@ -70,9 +70,10 @@ def _anonymous_huge(task: Task) -> bool:
 
 
 def memory_files(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
-    """Files in /dev/shm and the like are not carried in the image; they end with the host."""
+    """Of files in memory those go along that are open or shared; programs and libraries do not."""
     found = [one for one in facts.look.odd_files if one.filesystem in _IN_MEMORY]
-    found = [one for one in found if not one.problem]
+    carried = {one.path for one in found if one.carried is not None}
+    found = [one for one in found if not one.problem and one.path not in carried]
     if found:
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         yield warning(

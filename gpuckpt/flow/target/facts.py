@@ -11,6 +11,7 @@ from gpuckpt.flow import doubts
 from gpuckpt.flow.journal import Journal
 from gpuckpt.flow.ledger import Ledger
 from gpuckpt.flow.memory import holders, memory_need
+from gpuckpt.flow.target.standing import Standing, State, standings
 from gpuckpt.image import compare
 from gpuckpt.image.outside import FileRecord
 from gpuckpt.tools import foreground
@@ -50,7 +51,8 @@ class TargetFacts:
     before the dump or from an earlier restore, which `restored` tells of; `copies` tell of others
     that look like it. `others` are restores of other images going on now. `gpu_short` has the GPUs
     with too little memory: the bytes needed, and who holds it, in words. `stays`: gpuckpt will be
-    the parent of the job to its end.
+    the parent of the job to its end. `carried` tells how the files that the image carries stand
+    here, `rooms` how many bytes their folders take, None if not even names.
     """
 
     host: HostFacts
@@ -74,6 +76,8 @@ class TargetFacts:
     running: frozenset[int] = frozenset()
     others: tuple[Entry, ...] = ()
     stays: bool = False
+    carried: tuple[Standing, ...] = ()
+    rooms: Mapping[str, int | None] = field(default_factory=dict)
 
 
 def gather(tools: Toolbox, manifest: Manifest, *, stays: bool = False) -> TargetFacts:
@@ -88,13 +92,14 @@ def gather(tools: Toolbox, manifest: Manifest, *, stays: bool = False) -> Target
     names = [name for one in outside.remaps for name in (one.name, one.path, fake_link(one))]
     # a name that begins with @ is no path: whether somebody has it, only a connection would show
     names += [name for name in outside.servers if name.startswith("/")]
+    stand = standings(tools, manifest, host.boot_id)
     running = _running(tools, manifest, host.boot_id, restored)
     facts = TargetFacts(
         host=host,
         own=tools.proc.surroundings(os.getpid()),
         criu=criu,
         no_criu=no_criu,
-        files=_files(tools, manifest),
+        files=_files(tools, manifest, stand),
         names={name: tools.files.look(name, build_id=False) is not None for name in names},
         writable={place: tools.files.writable(place) for place in sorted(places)},
         makeable={place: _makeable(tools, place) for place in sorted(ghosts)},
@@ -109,6 +114,11 @@ def gather(tools: Toolbox, manifest: Manifest, *, stays: bool = False) -> Target
         copies=tuple(doubts.copies(tools, manifest, running)),
         others=_others(tools, host.boot_id),
         stays=stays,
+        carried=stand,
+        rooms={
+            folder: tools.carried.room(folder)
+            for folder in sorted({folder_of(one.path) for one in manifest.carried})
+        },
     )
     return look_again(tools, manifest, facts)
 
@@ -175,9 +185,21 @@ def _criu(tools: Toolbox) -> tuple[Version | None, HostUnfit | None]:
         return None, why
 
 
-def _files(tools: Toolbox, manifest: Manifest) -> dict[str, FileRecord | None]:
+def _files(
+    tools: Toolbox, manifest: Manifest, carried: Iterable[Standing]
+) -> dict[str, FileRecord | None]:
+    """Look at the files outside the image; what is going to be made is as it was."""
+    made = {
+        path
+        for one in carried
+        if one.state in {State.MISSING, State.STALE}
+        for path in one.file.names
+    }
     found: dict[str, FileRecord | None] = {}
     for record in manifest.outside.files:
+        if record.path in made:
+            found[record.path] = record
+            continue
         now = tools.files.look(record.path, build_id=bool(record.build_id))
         found[record.path] = None if now is None else _record(record, now)
     return found

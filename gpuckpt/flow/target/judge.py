@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.errors import GpuckptError, HostMismatch, ImageUnsupported
-from gpuckpt.flow.target import network, numbers, places, room, setting
+from gpuckpt.flow.target import carried, network, numbers, places, room, setting
 from gpuckpt.flow.target.facts import look_again
 from gpuckpt.model import Severity
 
@@ -26,6 +26,7 @@ RULES: Final[tuple[Rule, ...]] = (
     *numbers.RULES,
     *network.RULES,
     *places.RULES,
+    *carried.RULES,
     *room.RULES,
 )
 

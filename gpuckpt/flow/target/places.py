@@ -25,8 +25,9 @@ def files(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
 
 def remaps(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
     """A deleted file gets a name for a moment: its folder must take one, and none be there."""
+    carried = {one.link for one in manifest.carried}
     for one in manifest.outside.remaps:
-        if one.linked and not facts.names.get(one.name, True):
+        if one.linked and one.name not in carried and not facts.names.get(one.name, True):
             yield _link_gone(one)
         elif one.linked and facts.names.get(one.path) and facts.names.get(fake_link(one)):
             yield _in_the_way(fake_link(one), one.path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.flow.rules.rule import size
+from gpuckpt.flow.target.standing import State
 from gpuckpt.model import blocker
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ MEMORY_FACTOR = 1.05
 
 def memory_host(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
     """All pages, those with the GPU's bytes among them, are in host memory for a moment."""
-    need, have = memory_needed(manifest), facts.host.memory_available
+    need = memory_needed(manifest) + carried_bytes(facts)
+    have = facts.host.memory_available
     if need > have:
         yield blocker(
             "host-memory",
@@ -35,6 +37,12 @@ def memory_host(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
 def memory_needed(manifest: Manifest) -> int:
     """Return the host memory that a restore needs at its peak."""
     return int(manifest.totals.pages * MEMORY_FACTOR)
+
+
+def carried_bytes(facts: TargetFacts) -> int:
+    """Return the bytes of files in memory that are not there yet."""
+    made = {State.MISSING, State.STALE}
+    return sum(one.file.bytes for one in facts.carried if one.file.memory and one.state in made)
 
 
 def huge_pages(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:

@@ -1,0 +1,48 @@
+"""The files that an image carries, as the flow sees them: a part of the toolbox."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from gpuckpt.model import CarriedFile
+    from gpuckpt.tools.carried import Identity
+
+
+class CarriedTool(Protocol):
+    """Files in memory, and files without the name the job knows; see gpuckpt.tools.carried."""
+
+    def held(self, pids: Iterable[int]) -> dict[str, bool]:
+        """Return the files in memory that processes have: path to whether its bytes matter."""
+
+    def examine(self, paths: Mapping[str, bool], links: Collection[str]) -> tuple[CarriedFile, ...]:
+        """Describe each of these files once; OSError if one cannot be read."""
+
+    def copy(self, file: CarriedFile, into: int) -> str:
+        """Write a file's extents into a descriptor and return their digest, or OSError."""
+
+    def identity(self, path: str) -> Identity | None:
+        """Return what a name means now, None if nothing."""
+
+    def matches(self, path: str, file: CarriedFile) -> bool:
+        """Whether the bytes at `path` are those that were recorded."""
+
+    def users(self, files: Collection[tuple[int, int]]) -> dict[tuple[int, int], int]:
+        """Return those files, by device and inode, that a process has, and who."""
+
+    def room(self, folder: str) -> int | None:
+        """Return the bytes that fit into a folder, None if it takes no names."""
+
+    def make(self, file: CarriedFile, source: int) -> int:
+        """Make a file, nameless, of the bytes that `source` gives; OSError if that fails."""
+
+    def name(self, fd: int, path: str) -> None:
+        """Give an open file a name that nothing has; OSError if that fails."""
+
+    def link(self, path: str, name: str) -> None:
+        """Give a file a further name that nothing has; OSError if that fails."""
+
+    def move(self, path: str, name: str) -> None:
+        """Rename a file to a name that nothing has; OSError if that fails."""

@@ -1,0 +1,275 @@
+"""Files that an image carries: those in memory, and those that have lost the name the job knows.
+
+Read at a dump, while the tree is frozen; looked for and made anew before a restore. A file is made
+without a name and gets its names when it is whole, so that nobody ever meets half of one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from blake3 import blake3
+
+from gpuckpt.model import CarriedFile
+from gpuckpt.tools import sparse
+from gpuckpt.tools.descriptors import descriptors
+from gpuckpt.tools.mappings import behind, inodes, mappings
+from gpuckpt.tools.places import KEPT, mounts
+from gpuckpt.tools.procfs import numbers
+from gpuckpt.tools.sparse import Reading
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+    from pathlib import Path
+
+SHM: Final = "/dev/shm/"  # noqa: S108 - the system's, not a temporary file of ours
+_OURS: Final = re.compile(r"link_remap\.\d+")
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a name means now."""
+
+    device: int
+    inode: int
+    regular: bool
+    mode: int
+    uid: int
+    gid: int
+    size: int
+
+
+class Carried:
+    """The files of this host that images carry, under the /proc at `root`."""
+
+    def __init__(self, root: Path) -> None:
+        """Touch nothing yet."""
+        self.root = root
+
+    def held(self, pids: Iterable[int]) -> dict[str, bool]:
+        """Return the files in memory that processes have open or mapped shared, by their names.
+
+        The value says whether they have it mapped, or it lies where shared memory is kept: then
+        a restore needs its very content.
+        """
+        memory = self._memory()
+        found: dict[str, bool] = {}
+        for pid in pids:
+            process = f"{self.root}/{pid}"
+            for area in mappings(process):
+                if area.shared and not area.deleted and area.target.startswith("/"):
+                    file = behind(process, area)
+                    if file is not None and file.regular and file.device in memory:
+                        found[area.target] = True
+            for fd in descriptors(process):
+                if fd.kind == "file" and not fd.deleted and fd.device in memory:
+                    found.setdefault(fd.target, fd.target.startswith(SHM))
+        return found
+
+    def examine(self, paths: Mapping[str, bool], links: Collection[str]) -> tuple[CarriedFile, ...]:
+        """Describe files, each once, however many names it has.
+
+        `paths` are names the job knows and whether the very content is needed, `links` names that
+        CRIU made. A name that is gone is left out, one that CRIU made must be there.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        found: dict[tuple[int, int], CarriedFile] = {}
+        names = _Names()
+        for path, exact in [*((link, True) for link in links), *paths.items()]:
+            linked = path in links
+            try:
+                one = _describe(path, names, linked=linked, exact=exact)
+            except FileNotFoundError:
+                if linked:
+                    raise
+                continue
+            if one is not None:
+                key = one.device, one.inode
+                found[key] = _merged(found[key], one) if key in found else one
+        memory = self._memory()
+        return tuple(replace(one, memory=one.device in memory) for one in found.values())
+
+    def copy(self, file: CarriedFile, into: int) -> str:
+        """Write the file's extents one after the other, and return their digest.
+
+        Raises:
+            OSError: it cannot be read, or has become another one or shorter.
+        """
+        with Reading(file.link or file.path) as source:
+            seen = os.fstat(source.fd)
+            if (seen.st_dev, seen.st_ino) != (file.device, file.inode):
+                raise OSError(errno.ESTALE, "another file has its name now", file.path)
+            digest = blake3()
+            for piece in source.pieces(file.extents):
+                digest.update(piece)
+                sparse.write_all(into, piece)
+        return digest.hexdigest()
+
+    def identity(self, path: str) -> Identity | None:
+        """Return what a name means now, None if nothing."""
+        try:
+            seen = os.lstat(path)
+        except OSError:
+            return None
+        mode, regular = stat.S_IMODE(seen.st_mode), stat.S_ISREG(seen.st_mode)
+        return Identity(
+            seen.st_dev, seen.st_ino, regular, mode, seen.st_uid, seen.st_gid, seen.st_size
+        )
+
+    def matches(self, path: str, file: CarriedFile) -> bool:
+        """Whether the bytes at `path` are those of `file`: the holes are where zeros may be."""
+        digest = blake3()
+        try:
+            with Reading(path) as source:
+                if os.fstat(source.fd).st_size != file.size:
+                    return False
+                here = sparse.extents(source.fd, file.size)
+                if any(
+                    piece.strip(b"\0") for piece in source.pieces(sparse.beyond(here, file.extents))
+                ):
+                    return False
+                for piece in source.pieces(file.extents):
+                    digest.update(piece)
+        except OSError:
+            return False
+        return digest.hexdigest() == file.digest
+
+    def users(self, files: Collection[tuple[int, int]]) -> dict[tuple[int, int], int]:
+        """Return those files, by device and inode, that a process has open or mapped, and who."""
+        found: dict[tuple[int, int], int] = {}
+        for pid in numbers(self.root) if files else ():
+            process = f"{self.root}/{pid}"
+            with suppress(OSError):
+                used = set(inodes(process))
+                for fd in numbers(f"{process}/fd"):
+                    with suppress(OSError):
+                        seen = os.stat(f"{process}/fd/{fd}")  # noqa: PTH116 - cheaper
+                        used.add((seen.st_dev, seen.st_ino))
+                found |= dict.fromkeys(used.intersection(files), pid)
+        return found
+
+    def room(self, folder: str) -> int | None:
+        """Return the bytes that fit into a folder, None if there is none that takes names."""
+        if not os.access(folder, os.W_OK | os.X_OK) or not os.path.isdir(folder):  # noqa: PTH112
+            return None
+        seen = os.statvfs(folder)
+        return seen.f_bavail * seen.f_frsize if seen.f_blocks else 1 << 62  # a tmpfs without limit
+
+    def make(self, file: CarriedFile, source: int) -> int:
+        """Make the file, nameless, of the bytes that `source` gives, and return it open.
+
+        Raises:
+            OSError: it cannot be made, or `source` ended too early.
+        """
+        folder = os.path.dirname(file.path)  # noqa: PTH120 - paths may hold any bytes
+        fd = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(fd, file.size)
+            for offset, length in file.extents:
+                sparse.fill(fd, source, offset, length)
+            os.fchown(fd, file.uid, file.gid)
+            os.fchmod(fd, file.mode)
+            os.utime(fd, ns=(file.mtime_ns, file.mtime_ns))
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def name(self, fd: int, path: str) -> None:
+        """Give an open file a name that nothing has.
+
+        Raises:
+            OSError: FileExistsError if something has it.
+        """
+        folder, _, name = path.rpartition("/")
+        place = os.open(folder or "/", _FOLDER)
+        try:
+            # with a folder's descriptor, or Python 3.11 links the link in /proc itself
+            os.link(f"/proc/self/fd/{fd}", name, src_dir_fd=place, dst_dir_fd=place)
+        finally:
+            os.close(place)
+
+    def link(self, path: str, name: str) -> None:
+        """Give the file at `path` a further name that nothing has.
+
+        Raises:
+            OSError: FileExistsError if something has it.
+        """
+        os.link(path, name, follow_symlinks=False)
+
+    def move(self, path: str, name: str) -> None:
+        """Rename a file to a name that nothing has.
+
+        Raises:
+            OSError: FileExistsError if something has it.
+        """
+        os.link(path, name, follow_symlinks=False)
+        os.unlink(path)  # noqa: PTH108 - paths may hold any bytes
+
+    def _memory(self) -> set[int]:
+        """Return the devices of the file systems that lie in memory."""
+        known = mounts(f"{self.root}/self").values()
+        return {one.device for one in known if one.filesystem in KEPT}
+
+
+class _Names:
+    """All names of files, each folder read once."""
+
+    def __init__(self) -> None:
+        self._folders: dict[str, dict[int, list[str]]] = {}
+
+    def of(self, folder: str, seen: os.stat_result) -> list[str]:
+        """Return the names that a file has in a folder, those CRIU makes left out."""
+        if folder not in self._folders:
+            known = self._folders[folder] = {}
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if not _OURS.fullmatch(entry.name):
+                        known.setdefault(entry.inode(), []).append(entry.path)
+        found = sorted(self._folders[folder].get(seen.st_ino, ()))
+        return [path for path in found if _is(path, seen)]
+
+
+def _is(path: str, seen: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.lstat(path), seen)
+    except OSError:
+        return False
+
+
+def _describe(path: str, names: _Names, *, linked: bool, exact: bool) -> CarriedFile | None:
+    with Reading(path) as file:
+        seen = os.fstat(file.fd)
+        if not stat.S_ISREG(seen.st_mode):
+            return None
+        known = [] if linked else [path]
+        if seen.st_nlink > len(known):
+            folder = os.path.dirname(path)  # noqa: PTH120 - paths may hold any bytes
+            known += [name for name in names.of(folder, seen) if name != path]
+        return CarriedFile(
+            names=tuple(known),
+            link=path if linked else "",
+            device=seen.st_dev,
+            inode=seen.st_ino,
+            size=seen.st_size,
+            mode=stat.S_IMODE(seen.st_mode),
+            uid=seen.st_uid,
+            gid=seen.st_gid,
+            mtime_ns=seen.st_mtime_ns,
+            extents=sparse.extents(file.fd, seen.st_size),
+            exact=exact,
+        )
+
+
+def _merged(one: CarriedFile, other: CarriedFile) -> CarriedFile:
+    names = dict.fromkeys((*one.names, *other.names))
+    return replace(one, names=tuple(names), exact=one.exact or other.exact)

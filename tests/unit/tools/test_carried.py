@@ -1,0 +1,132 @@
+"""Files that are carried: what is read of them, what is made, and how much of a hole stays one."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuckpt.tools.carried import Carried
+from gpuckpt.tools.sparse import SMALLEST_HOLE, beyond
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuckpt.model import CarriedFile
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def shm() -> Iterator[Path]:
+    """Give a folder in memory."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="gpuckpt-test-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def carried() -> Carried:
+    return Carried(Path("/proc"))
+
+
+@contextmanager
+def stored(carried: Carried, file: CarriedFile, folder: Path) -> Iterator[tuple[CarriedFile, int]]:
+    """Give a file with its digest, and its bytes open for reading."""
+    with (folder / "stored").open("w+b") as bytes_:
+        whole = replace(file, digest=carried.copy(file, bytes_.fileno()))
+        os.lseek(bytes_.fileno(), 0, os.SEEK_SET)
+        yield whole, bytes_.fileno()
+
+
+def test_a_file_full_of_holes(carried: Carried, shm: Path, tmp_path: Path) -> None:
+    path = shm / "sparse"
+    with path.open("wb") as made:
+        made.truncate(1 << 40)
+        for at in (0, 4 * MIB, 4 * MIB + 8192, 900 << 30):
+            os.pwrite(made.fileno(), b"x" * 100, at)
+    path.chmod(0o640)
+    os.utime(path, ns=(5, 7_000_000_001))
+    (file,) = carried.examine({str(path): True}, ())
+    assert (file.size, file.mode, file.mtime_ns) == (1 << 40, 0o640, 7_000_000_001)
+    assert (file.names, file.link, file.memory) == ((str(path),), "", True)
+    # two pages with a small hole between them are one extent
+    assert [offset for offset, _ in file.extents] == [0, 4 * MIB, 900 << 30]
+    assert file.bytes < SMALLEST_HOLE
+    with stored(carried, file, tmp_path) as (whole, source):
+        assert carried.matches(str(path), whole)
+        fd = carried.make(whole, source)
+        assert not any(one.name != "sparse" for one in shm.iterdir())
+        carried.name(fd, str(shm / "again"))
+        with pytest.raises(FileExistsError):
+            carried.name(fd, str(path))
+        os.close(fd)
+    assert carried.matches(str(shm / "again"), whole)
+    again = (shm / "again").stat()
+    assert (again.st_mode & 0o7777, again.st_mtime_ns) == (0o640, 7_000_000_001)
+    assert again.st_blocks * 512 < MIB
+    # a byte where the hole is, a byte that changed, a byte less
+    for change in ((2 * MIB, b"y"), (4 * MIB, b"y")):
+        with path.open("r+b") as other:
+            kept = os.pread(other.fileno(), 1, change[0])
+            os.pwrite(other.fileno(), change[1], change[0])
+            assert not carried.matches(str(path), whole)
+            os.pwrite(other.fileno(), kept, change[0])
+    assert carried.matches(str(path), whole)
+    os.truncate(path, (1 << 40) - 1)
+    assert not carried.matches(str(path), whole)
+    assert not carried.matches(str(shm / "nowhere"), whole)
+
+
+def test_all_names_of_a_file(carried: Carried, shm: Path) -> None:
+    (shm / "sem.a").write_bytes(b"bytes")
+    os.link(shm / "sem.a", shm / "link_remap.7")
+    os.link(shm / "sem.a", shm / "sem.b")
+    link, name = str(shm / "link_remap.7"), str(shm / "sem.b")
+    (shm / "link").symlink_to(shm / "sem.a")
+    (file,) = carried.examine({name: False, str(shm / "gone"): True}, [link])
+    assert (file.names, file.link) == ((str(shm / "sem.a"), name), link)
+    assert file.exact
+    with pytest.raises(OSError, match="link"):
+        carried.examine({str(shm / "link"): True}, ())
+    with pytest.raises(FileNotFoundError):
+        carried.examine({}, [str(shm / "link_remap.8")])
+    # what a name means may change while nobody looks
+    (shm / "sem.c").write_bytes(b"other")
+    (shm / "sem.c").rename(link)
+    with pytest.raises(OSError, match="another file"):
+        carried.copy(file, 1)
+
+
+def test_what_a_process_holds(carried: Carried, shm: Path, tmp_path: Path) -> None:
+    paths = [shm / name for name in ("mapped", "open", "private", "gone")]
+    for path in (*paths, tmp_path / "disk"):
+        path.write_bytes(b"x" * 4096)
+    with paths[0].open("r+b") as shared, paths[2].open("rb") as private:
+        area = mmap.mmap(shared.fileno(), 4096)
+        other = mmap.mmap(private.fileno(), 4096, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
+    seen = paths[2].stat()
+    with closing(area), closing(other), paths[1].open() as opened, paths[3].open():
+        paths[3].unlink()
+        found = carried.held([os.getpid()])
+        mine = {
+            Path(path).name: exact for path, exact in found.items() if path.startswith(str(shm))
+        }
+        assert mine["mapped"]
+        assert mine["open"]
+        assert "gone" not in mine
+        assert str(tmp_path / "disk") not in found
+        inodes = {(seen.st_dev, seen.st_ino), (os.fstat(opened.fileno()).st_dev, 0)}
+        assert carried.users(inodes) == {(seen.st_dev, seen.st_ino): os.getpid()}
+
+
+def test_what_lies_beyond() -> None:
+    known = ((0, 10), (20, 10))
+    assert list(beyond(((0, 40),), known)) == [(10, 10), (30, 10)]
+    assert list(beyond(((5, 5), (22, 3)), known)) == []
+    assert list(beyond(((8, 4),), ())) == [(8, 4)]
