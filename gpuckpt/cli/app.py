@@ -11,7 +11,7 @@ import os
 import sys
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer._completion_classes import completion_init
@@ -24,7 +24,7 @@ from gpuckpt.cli.doctor import doctor
 from gpuckpt.cli.dump import dump
 from gpuckpt.cli.gc import gc
 from gpuckpt.cli.jobs import jobs
-from gpuckpt.cli.options import AsJson, Progress, Quiet, Verbose, Version
+from gpuckpt.cli.options import AsJson, Progress, Quiet, Verbose
 from gpuckpt.cli.plan import plan
 from gpuckpt.cli.rehearse import rehearse
 from gpuckpt.cli.repair import repair
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from gpuckpt.cli.context import Application
 
     Handler = Callable[..., int]
+
+Version = Annotated[bool, typer.Option("--version", metavar="", help="Show the version and exit.")]
+
 
 COMMANDS: dict[str, Handler] = {
     "plan": plan,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from gpuckpt.cli import describe, values
 from gpuckpt.cli.context import Application
@@ -10,19 +10,30 @@ from gpuckpt.cli.options import (
     FileLocks,
     GhostLimit,
     Ignore,
-    Label,
     LeaveRunning,
     Level,
     LockTimeout,
     Output,
     Pid,
     Tcp,
+    option,
 )
 from gpuckpt.cli.page import Fields, Findings, Next, Outcome, Page, Tone
 from gpuckpt.model import TcpPolicy
 
 if TYPE_CHECKING:
     from gpuckpt.flow.request import DumpResult
+
+
+Label = Annotated[
+    list[str] | None,
+    option(
+        "--label",
+        metavar="NAME=VALUE",
+        help="Write a label into the manifest. May be given several times.",
+        parser=values.label,
+    ),
+]
 
 
 def dump(

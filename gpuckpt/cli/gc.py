@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from gpuckpt.cli import units
+import typer
+
+from gpuckpt.cli import units, values
 from gpuckpt.cli.context import Application
-from gpuckpt.cli.options import DryRun, Folders
+from gpuckpt.cli.options import DryRun, reader
 from gpuckpt.cli.page import Block, Fields, Outcome, Page, Table, Tone
+from gpuckpt.cli.suggest import images
 
 if TYPE_CHECKING:
     from gpuckpt.flow.gc import GcResult
+
+
+Folders = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="FOLDER",
+        help="Folders to look in.",
+        parser=reader(values.path("FOLDER")),
+        autocompletion=images,
+    ),
+]
 
 
 def gc(app: Application, folders: Folders = None, *, dry_run: DryRun = False) -> int:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from gpuckpt.cli import describe, preview, units
+import typer
+
+from gpuckpt.cli import describe, preview, units, values
 from gpuckpt.cli.context import Application
 from gpuckpt.cli.options import (
     FileLocks,
@@ -13,10 +15,10 @@ from gpuckpt.cli.options import (
     Ignore,
     LeaveRunning,
     Output,
-    PlanTarget,
     Tcp,
 )
 from gpuckpt.cli.page import Fields, Findings, Next, Outcome, Page, Table, Tone
+from gpuckpt.cli.suggest import pids_and_images
 from gpuckpt.model import TcpPolicy
 
 if TYPE_CHECKING:
@@ -32,6 +34,17 @@ _FEW = 2
 _ROLES = ("CUDA", "GPU files", "plain")
 _LONGEST_COMMAND = 40  # one line each at 80 columns
 _MOST_ROOTS = 3
+
+
+PlanTarget = Annotated[
+    str,
+    typer.Argument(
+        metavar="TARGET",
+        help="The pid of a job's root, or the folder of an image (./123 for a folder 123).",
+        parser=values.plan_target,
+        autocompletion=pids_and_images,
+    ),
+]
 
 
 def plan(

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from gpuckpt.cli import describe, units
+from gpuckpt.cli import describe, units, values
 from gpuckpt.cli.context import Application
 from gpuckpt.cli.options import (
     FileLocks,
     GhostLimit,
     Ignore,
-    Keep,
     Level,
     LockTimeout,
     Pid,
-    RealDump,
-    Scratch,
     Settle,
-    Stay,
     Tcp,
+    option,
 )
 from gpuckpt.cli.page import Fields, Findings, Next, Outcome, Page, Timeline, Tone
 from gpuckpt.errors import UsageError
@@ -31,6 +29,31 @@ if TYPE_CHECKING:
     from gpuckpt.flow.request import DumpResult, RehearseResult
 
 _PARTS = ("lock", "gpu-out", "stay", "gpu-in")
+
+
+Stay = Annotated[
+    float,
+    option(
+        "--stay",
+        metavar="SECONDS",
+        help="How long the job stays without its GPU state. Default: 0.",
+        parser=values.seconds("--stay", zero=True),
+    ),
+]
+RealDump = Annotated[
+    bool, option("--dump", help="Make a real dump, check every byte of it, and remove it.")
+]
+Scratch = Annotated[
+    Path | None,
+    option(
+        "--output",
+        "-o",
+        metavar="IMAGE",
+        help="With --dump: where to. Default: where a dump would go.",
+        parser=values.path("--output"),
+    ),
+]
+Keep = Annotated[bool, option("--keep", help="With --dump: do not remove the image.")]
 
 
 def rehearse(

@@ -2,24 +2,65 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from gpuckpt.cli import preview, units
+from gpuckpt.cli import preview, units, values
 from gpuckpt.cli.context import Application
 from gpuckpt.cli.options import (
-    ForceGate,
     ImageFolder,
-    OnVerifyFail,
-    PlanOnly,
-    Probe,
-    ProbeTimeout,
     Settle,
-    Wait,
+    option,
 )
 from gpuckpt.cli.page import Fields, Findings, Outcome, Page, Tone
 
 if TYPE_CHECKING:
     from gpuckpt.flow.request import RestoreResult
+
+
+Probe = Annotated[
+    str | None,
+    option(
+        "--probe",
+        metavar="COMMAND",
+        help="Shell command that must succeed once the job is back.",
+        parser=values.command("--probe"),
+    ),
+]
+ProbeTimeout = Annotated[
+    float,
+    option(
+        "--probe-timeout",
+        metavar="SECONDS",
+        help="How long to go on trying the probe. Default: 60.",
+        parser=values.seconds("--probe-timeout", zero=False),
+    ),
+]
+Wait = Annotated[
+    bool,
+    option("--wait", help="Stay as the job's parent and end with its exit status."),
+]
+OnVerifyFail = Annotated[
+    Literal["keep", "kill"],
+    option(
+        "--on-verify-fail",
+        metavar="WHAT",
+        help="A job that fails the look afterwards: keep it (the default) or kill it.",
+        parser=values.choice("--on-verify-fail", ("keep", "kill")),
+    ),
+]
+ForceGate = Annotated[
+    list[str] | None,
+    option(
+        "--force-gate",
+        metavar="ID",
+        help="Restore although this gate is closed. May be given several times.",
+        parser=values.gate,
+    ),
+]
+PlanOnly = Annotated[
+    bool,
+    option("--plan", help="Only tell what would stop the restore, as `gpuckpt plan IMAGE` does."),
+]
 
 
 def restore(
