@@ -29,6 +29,7 @@ from gpuckpt.cli.plan import plan
 from gpuckpt.cli.rehearse import rehearse
 from gpuckpt.cli.repair import repair
 from gpuckpt.cli.restore import restore
+from gpuckpt.cli.run import run
 from gpuckpt.cli.settings import Settings
 from gpuckpt.cli.show import show
 from gpuckpt.cli.status import status
@@ -46,6 +47,7 @@ Version = Annotated[bool, typer.Option("--version", metavar="", help="Show the v
 
 
 COMMANDS: dict[str, Handler] = {
+    "run": run,
     "plan": plan,
     "rehearse": rehearse,
     "dump": dump,
@@ -117,7 +119,9 @@ def build(*, plain: bool) -> typer.Typer:
     )
     app.callback(invoke_without_command=True, help=_prose(_root))(_root)
     for name, handler in COMMANDS.items():
-        app.command(name, help=_prose(handler))(_parsed(name, handler))
+        # what follows the job's program is the job's own, whatever it looks like
+        own = {"allow_interspersed_args": False} if handler is run else None
+        app.command(name, help=_prose(handler), context_settings=own)(_parsed(name, handler))
     return app
 
 
