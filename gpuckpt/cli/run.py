@@ -49,6 +49,7 @@ def run(
         argv=tuple(command),
         environment={**os.environ, **added},
         streams=streams,
+        state_dir=app.state_dir,
         io_uring=allow_io_uring,
     )
     app.passing_on = True

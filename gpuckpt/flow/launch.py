@@ -6,13 +6,15 @@ terminal, an io_uring ring, GPU memory that processes share. Here none of it com
 
 from __future__ import annotations
 
+import signal
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.errors import NotWritable
-from gpuckpt.tools.launcher import pass_on
+from gpuckpt.flow.journal import Journal
+from gpuckpt.tools.launcher import has_ended, pass_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -57,11 +59,15 @@ PROFILES: Final[Mapping[str, Profile]] = {
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
-    """What to start, with which settings, and the files that stdout and stderr are appended to."""
+    """What to start, with which settings, and the files that stdout and stderr are appended to.
+
+    `state_dir` is where a dump of the job would have its journal.
+    """
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     streams: tuple[Path, Path]
+    state_dir: Path
     io_uring: bool = False
 
 
@@ -99,13 +105,31 @@ def launch(
             f"process {child.pid} is the job's root, for `gpuckpt dump {child.pid}`; output in "
             + " and ".join(dict.fromkeys(map(str, request.streams)))
         )
-        while (status := child.poll()) is None:
+        while not has_ended(child):
             if (signum := interrupts.take()) is not None:
                 pass_on(child, signum)
             _copy(tails, echo)
             time.sleep(POLL_SECONDS)
         _copy(tails, echo)
+        image = _dumped_to(request.state_dir, child.pid)
+        status = child.wait() or 0
+        if image and status == -signal.SIGKILL:
+            reporter.note(f"the job was dumped; `gpuckpt restore {image}` brings it back")
     return status if status >= 0 else 128 - status
+
+
+def _dumped_to(state_dir: Path, pid: int) -> str:
+    """Return the image that a child of ours has gone into, empty if none.
+
+    To be asked before the child is waited for: its dump is still at work then, until the pid is
+    free.
+    """
+    with suppress(OSError):  # only root may look there
+        for entry in Journal(state_dir).entries():
+            pids = {ref.pid for ref in entry.processes}
+            if entry.operation == "dump" and entry.step == "commit" and pid in pids:
+                return entry.image
+    return ""
 
 
 def _tails(streams: tuple[Path, Path]) -> dict[int, BinaryIO]:

@@ -56,10 +56,13 @@ class Launcher:
             )
 
 
+def has_ended(child: Child) -> bool:
+    """Whether a job that was started here has ended; its pid stays taken until it is waited for."""
+    return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
 def pass_on(child: Child, signum: int) -> None:
-    """Send a signal to a job that was started here; nothing if it has ended."""
-    if child.poll() is not None:
-        return
+    """Send a signal to a job that was started here and not waited for; nothing if it has ended."""
     with suppress(ProcessLookupError):
         if signum in _TO_THE_GROUP:
             os.killpg(child.pid, signum)

@@ -67,8 +67,9 @@ def test_a_job_started_here_comes_back_and_writes_on(place: Field) -> None:
     assert place.gpuckpt("plan", pid, "-o", place.folder / "image").result["findings"] == []
     image = place.folder / "image"
     assert place.gpuckpt("dump", pid, "-o", image).code == 0
-    shown, _ = parent.communicate(timeout=PATIENCE)
+    shown, story = parent.communicate(timeout=PATIENCE)
     assert parent.returncode == 128 + signal.SIGKILL
+    assert f"`gpuckpt restore {image}`" in story
     assert shown.splitlines() == lines_of(log), "the parent shows what the job wrote"
     last = len(lines_of(log))
     assert place.restore(image) == pid
