@@ -79,7 +79,8 @@ def test_files_and_functions_stay_short(source: Path) -> None:
 
 @pytest.mark.parametrize("source", SOURCES, ids=names(SOURCES))
 def test_programs_start_through_one_door(source: Path) -> None:
-    if source == ROOT / "gpuckpt/tools/run.py":
+    # the second becomes a program of the user's, and starts none
+    if source in {ROOT / "gpuckpt/tools/run.py", ROOT / "gpuckpt/tools/launch.py"}:
         return
     used: list[str] = []
     for node in ast.walk(parsed(source)):

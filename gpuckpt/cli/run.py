@@ -9,15 +9,53 @@ import shlex
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
+import typer
+
+from gpuckpt.cli import values
 from gpuckpt.cli.context import Application
-from gpuckpt.cli.options import IoUring, JobCommand, JobLog, PrintEnv, Profile
+from gpuckpt.cli.options import option
 from gpuckpt.cli.page import Outcome, Page, Paragraph, Tone
 from gpuckpt.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+JobCommand = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="COMMAND...",
+        help="The program and its arguments, after --.",
+        show_default=False,
+    ),
+]
+Profile = Annotated[
+    Literal["nccl"] | None,
+    option(
+        "--profile",
+        metavar="KIND",
+        help="Set the environment for a kind of job. nccl: several ranks that can be restored.",
+        parser=values.choice("--profile", ("nccl",)),
+    ),
+]
+JobLog = Annotated[
+    Path | None,
+    option(
+        "--log",
+        metavar="PATH",
+        help="File for the job's output, or a folder for stdout.log and stderr.log. "
+        "Default: where stdout goes if that is a file, else a new file in the current folder.",
+        parser=values.path("--log"),
+    ),
+]
+IoUring = Annotated[
+    bool, option("--allow-io-uring", help="Let the job use io_uring: CRIU cannot dump a ring.")
+]
+PrintEnv = Annotated[
+    bool,
+    option("--print-env", help="Only print the variables, for those who start jobs otherwise."),
+]
 
 
 def run(
@@ -65,7 +103,7 @@ def run(
 
 
 def _tell_cost(app: Application, profile: str) -> None:
-    from gpuckpt.flow.launch import PROFILES
+    from gpuckpt.flow.profiles import PROFILES
 
     chosen = PROFILES[profile]
     app.reporter.note(f"profile {profile}: {chosen.purpose}")

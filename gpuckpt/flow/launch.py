@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuckpt.errors import NotWritable
 from gpuckpt.flow.journal import Journal
+from gpuckpt.flow.profiles import PROFILES
 from gpuckpt.tools.launcher import has_ended, pass_on
 
 if TYPE_CHECKING:
@@ -29,32 +30,6 @@ POLL_SECONDS = 0.05
 CHUNK = 1 << 16
 # tells plan, by way of /proc/PID/environ, how a job was started
 MARK: Final = "GPUCKPT_STARTED"
-
-
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """Settings for a kind of job, what they are for, and what they cost."""
-
-    environment: Mapping[str, str]
-    purpose: str
-    cost: str
-
-
-# measured with driver 580 and NCCL 2.28: with any of the four left on, the driver's restore of a
-# rank fails for good, since peer and shared cuMem mappings do not come back
-PROFILES: Final[Mapping[str, Profile]] = {
-    "nccl": Profile(
-        environment={
-            "NCCL_P2P_DISABLE": "1",
-            "NCCL_CUMEM_ENABLE": "0",
-            "NCCL_CUMEM_HOST_ENABLE": "0",
-            "NCCL_NVLS_ENABLE": "0",
-        },
-        purpose="NCCL between the GPUs of this host by shared memory, which can be restored",
-        cost="GPUs exchange data through host memory instead of NVLink or PCIe peer access: "
-        "collectives of large tensors are many times slower",
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ def terminal(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
             "controlling terminal " + one.path if one.fd is None else descriptor(one.fd, one.path),
             f"The tree uses {_whose_terminal(one)}, which stays behind; restore it from another "
             "one.",
-            "Start jobs in a session of their own with output to a file: "
+            "Start jobs in a session of their own with output to a file: `gpuckpt run -- JOB`, or "
             "setsid nohup JOB </dev/null >log 2>&1 &",
             one.pid,
         )

@@ -90,8 +90,8 @@ def io_uring(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
                 "io-uring",
                 descriptor(fds[0] if fds else None, _RING),
                 "The process uses io_uring, which CRIU cannot dump.",
-                "Start the job with io_uring off: UV_USE_IO_URING=0 for older libuv, or "
-                "sysctl kernel.io_uring_disabled=2 (torchrun's store needs that).",
+                "Start the job with `gpuckpt run`, which refuses it io_uring, or with sysctl "
+                "kernel.io_uring_disabled=2; UV_USE_IO_URING=0 helps with older libuv only.",
                 task.process.pid,
             )
 

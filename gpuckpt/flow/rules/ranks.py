@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from gpuckpt.flow.profiles import PROFILES
 from gpuckpt.flow.rules.rule import whole
 from gpuckpt.model import blocker, warning
 
@@ -20,14 +21,7 @@ if TYPE_CHECKING:
     from gpuckpt.model import Finding
     from gpuckpt.tools.look import Task
 
-# with these two ranks on two GPUs were dumped and restored (driver 580.159); with the defaults,
-# and with P2P or cuMem alone switched off, the driver could never restore them
-_NEEDED: Final = {
-    "NCCL_P2P_DISABLE": "1",
-    "NCCL_CUMEM_ENABLE": "0",
-    "NCCL_CUMEM_HOST_ENABLE": "0",
-    "NCCL_NVLS_ENABLE": "0",
-}
+_NEEDED: Final = PROFILES["nccl"].environment
 # the shared-memory transport, which comes back
 _SEGMENT: Final = re.compile(r"/dev/shm/nccl-\w+")  # noqa: S108
 # NCCL names its threads if asked to, PyTorch those that watch over NCCL always
@@ -66,7 +60,9 @@ def nccl(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
         "nccl",
         ", ".join(missing),
         why,
-        "Start the job with " + " ".join(f"{name}={value}" for name, value in _NEEDED.items()),
+        "Start the job with `gpuckpt run --profile nccl`, or with "
+        + " ".join(f"{name}={value}" for name, value in _NEEDED.items())
+        + ".",
         ranks[0].process.pid,
     )
 
