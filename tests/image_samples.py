@@ -68,11 +68,11 @@ def write_file(folder: Path, name: str, raw: bytes, frame: int = FRAME) -> m.Fil
     return entry(name, raw, frames, table)
 
 
-def write_image(final: Path, files: dict[str, bytes], frame: int = FRAME) -> Path:
+def write_image(final: Path, files: dict[str, bytes], frame: int = FRAME, **changes: Any) -> Path:
     """Write a whole image with these CRIU images in it."""
     stage = Stage.create(final)
     entries = tuple(write_file(stage.criu, name, raw, frame) for name, raw in files.items())
-    stage.commit(manifest(files=entries))
+    stage.commit(manifest(files=entries, **changes))
     stage.close()
     return final
 

@@ -45,7 +45,7 @@ def plan(operator: Field, job: Job) -> tuple[int, dict[str, str]]:
         ("managed", {"managed-memory": "blocker"}),
         ("exported", {"gpu-memory-exported": "blocker"}),
         ("forked", {"gpu-without-cuda": "blocker"}),
-        ("offered", {"cuda-ipc": "warning", "memory-file": "warning"}),
+        ("offered", {"cuda-ipc": "warning"}),
     ],
 )
 def test_traces(

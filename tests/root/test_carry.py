@@ -30,6 +30,18 @@ Criu.restore = lambda *_: os.kill(os.getpid(), 9)
 sys.argv[1:] = ["restore", *sys.argv[1:]]
 main()
 """
+# a dump that fails at the very last moment, when CRIU's names are removed already
+FAILS = """
+import sys
+from gpuckpt.cli.main import main
+from gpuckpt.errors import WriteFailed
+from gpuckpt.image.stage import Stage
+def commit(*_):
+    raise WriteFailed("the disk is full")
+Stage.commit = commit
+sys.argv[1:] = ["dump", *sys.argv[1:]]
+main()
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -113,6 +125,10 @@ def test_jobs_with_semaphores_wherever_and_however_often(place: Field) -> None:
 
 def test_files_of_others_are_left_alone(place: Field) -> None:
     job = Sharer(place, "plain")
+    failing = [sys.executable, "-c", FAILS, str(job.process.pid), "-o", str(place.folder / "none")]
+    assert subprocess.run(failing, check=False, timeout=60).returncode == 6
+    job.check()
+    assert job.moves()
     image = job.dump("image")
     kept = {path: path.read_bytes() for path in job.files}
     semaphore = next(path for path in job.files if path.name.startswith("sem."))
@@ -125,8 +141,8 @@ def test_files_of_others_are_left_alone(place: Field) -> None:
     assert f"rm {semaphore}" in found["remedy"]
     semaphore.unlink()
     # a failure takes back all that was made
-    failing = ("--probe", "false", "--probe-timeout", "0.1", "--on-verify-fail", "kill")
-    answer = place.gpuckpt("restore", image, "--settle", "0", *failing)
+    refused = ("--probe", "false", "--probe-timeout", "0.1", "--on-verify-fail", "kill")
+    answer = place.gpuckpt("restore", image, "--settle", "0", *refused)
     assert answer.code == 11, answer
     assert not any(path.exists() for path in job.files)
     # a gpuckpt that was killed could not

@@ -31,6 +31,20 @@ def taken(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
             )
 
 
+def shared(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
+    """Memory that two jobs use is fine only if they have always shared it."""
+    for one in facts.carried:
+        if one.state is State.THERE and one.file.exact and one.file.memory and one.pid:
+            yield blocker(
+                "gate-file-shared",
+                one.path,
+                f"Process {one.pid} has the job's {one.path}: both would use the same memory.",
+                "End it, or override with --force-gate gate-file-shared if the job has shared it "
+                "with that process before.",
+                one.pid,
+            )
+
+
 def links(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
     """CRIU looks for a carried file under a name of its own, which must be free until then."""
     for one in manifest.carried:
@@ -84,4 +98,4 @@ def stale(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
         )
 
 
-RULES: Final[tuple[Rule, ...]] = (taken, links, folders, stale)
+RULES: Final[tuple[Rule, ...]] = (taken, shared, links, folders, stale)

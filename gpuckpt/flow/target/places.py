@@ -25,7 +25,7 @@ def files(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
 
 def remaps(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
     """A deleted file gets a name for a moment: its folder must take one, and none be there."""
-    carried = {one.link for one in manifest.carried}
+    carried = {one.link for one in manifest.carried}  # their names are made; see carried.py
     for one in manifest.outside.remaps:
         if one.linked and one.name not in carried and not facts.names.get(one.name, True):
             yield _link_gone(one)
@@ -33,7 +33,7 @@ def remaps(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
             yield _in_the_way(fake_link(one), one.path)
         elif not one.linked and facts.names.get(one.name):
             yield _in_the_way(one.name, one.path)
-        elif not _takes_names(one, facts):
+        elif one.name not in carried and not _takes_names(one, facts):
             yield _no_folder(one)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -52,14 +52,18 @@ def standings(tools: Toolbox, manifest: Manifest, boot_id: str) -> tuple[Standin
     if manifest.host.boot_id == boot_id:
         own |= {(one.device, one.inode) for one in manifest.carried}
     found = [_standing(tools, one, own) for one in manifest.carried]
-    stale = {(one.device, one.inode) for one in found if one.state is State.STALE}
-    users = tools.carried.users(stale) if stale else {}
-    return tuple(
-        _taken(one, "it has changed, and is in use", users[one.device, one.inode])
-        if one.state is State.STALE and (one.device, one.inode) in users
-        else one
-        for one in found
-    )
+    here = {(one.device, one.inode) for one in found if one.state in {State.STALE, State.THERE}}
+    users = tools.carried.users(here) if here else {}
+    return tuple(_used(one, users.get((one.device, one.inode))) for one in found)
+
+
+def _used(one: Standing, pid: int | None) -> Standing:
+    """Say who has the file; of what has changed he must not be robbed."""
+    if pid is None or one.state in {State.MISSING, State.TAKEN}:
+        return one
+    if one.state is State.STALE:
+        return _taken(one, f"it has changed, and process {pid} uses it", pid)
+    return replace(one, pid=pid)
 
 
 def _standing(tools: Toolbox, file: CarriedFile, own: Collection[tuple[int, int]]) -> Standing:

@@ -12,6 +12,7 @@ import pytest
 from gpuckpt.errors import Bug, ImageDamaged, ImageUnsupported
 from gpuckpt.image import manifest as m
 from gpuckpt.image.outside import FileRecord, Outside
+from gpuckpt.model import CarriedFile
 from tests import image_samples as samples
 
 if TYPE_CHECKING:
@@ -152,6 +153,36 @@ def test_a_field_that_cannot_be_is_damage(path: str, value: Any) -> None:
     with pytest.raises(ImageDamaged) as caught:
         m.decode(changed(path, value))
     assert "\0" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"names": ["/dev/shm/../etc/passwd"]},
+        {"names": ["dev/shm/x"]},
+        {"names": ["/dev/shm/x", "/dev/shm/x"]},
+        {"names": [], "link": ""},
+        {"mode": 0o10600},
+        {"uid": 1 << 32},
+        {"digest": "x" * 64},
+        {"extents": [[0, 4], [3, 4]]},
+        {"extents": [[4092, 5]]},
+        {"extents": [[0, 0], [0, 7]]},
+        {"extents": [[0, 6]]},
+    ],
+)
+def test_a_carried_file_that_cannot_be_is_damage(change: dict[str, Any]) -> None:
+    file = CarriedFile(
+        names=("/dev/shm/x",), link="/dev/shm/link_remap.7", device=1, inode=2, size=4096,
+        mode=0o600, uid=0, gid=0, mtime_ns=-1, extents=((0, 4), (4093, 3)), digest="a" * 64,
+    )  # fmt: skip
+    with_bytes = samples.entry("gpuckpt-files", b"7 bytes", *samples.stored(b"7 bytes"))
+    good = samples.manifest(files=(with_bytes,), carried=(file,))
+    assert m.decode(m.encode(good)) == good
+    document = msgspec.to_builtins(good)
+    document["carried"][0].update(change)
+    with pytest.raises(ImageDamaged, match="carri"):
+        m.decode(samples.seal(document))
 
 
 def test_a_file_listed_twice_is_damage() -> None:
