@@ -133,11 +133,6 @@ class CudaCallFailed(GpuckptError):
         """Whether a lock's time running out is all that happened: a later try may succeed."""
         return all(outcome.error == "NOT_READY" for outcome in self.failed)
 
-    @property
-    def unanswered(self) -> tuple[int, ...]:
-        """The pids whose call has not come back; what it does to them is still open."""
-        return tuple(outcome.pid for outcome in self.failed if outcome.error == "NO_ANSWER")
-
 
 class UsageError(GpuckptError):
     """The command line asks for something that makes no sense."""

@@ -130,9 +130,19 @@ class Process:
         return self.ref.pid
 
     @property
+    def stopped(self) -> bool:
+        """Held by a signal or by a tracer: it can answer nobody."""
+        return self.state in {"T", "t"}
+
+    @property
+    def ended(self) -> bool:
+        """Whether its first thread has ended, be it that others run on."""
+        return self.state in {"Z", "X"}
+
+    @property
     def zombie(self) -> bool:
         """Dead, its parent has not waited for it yet; not so while another thread runs on."""
-        return self.state in {"Z", "X"} and len(self.threads) <= 1
+        return self.ended and len(self.threads) <= 1
 
     @property
     def command(self) -> str:

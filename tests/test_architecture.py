@@ -9,11 +9,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import gpuckpt
 from gpuckpt.errors import Bug, GpuckptError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "gpuckpt").rglob("*.py"))
@@ -109,6 +113,39 @@ def test_error_names_are_unique() -> None:
     nameless = [error.__name__ for error in errors if "name" not in vars(error)]
     assert not nameless
     assert len({error.name for error in errors}) == len(errors)
+
+
+def spoken(node: ast.expr) -> Iterator[str]:
+    """Go through the texts that an argument may be, with a mark where a value is put in."""
+    match node:
+        case ast.IfExp():
+            yield from spoken(node.body)
+            yield from spoken(node.orelse)
+        case ast.Constant(value=str(text)):
+            yield text
+        case ast.JoinedStr():
+            parts = (one.value if isinstance(one, ast.Constant) else "{}" for one in node.values)
+            yield "".join(map(str, parts))
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=names(SOURCES))
+def test_findings_are_told_in_sentences(source: Path) -> None:
+    """Reason and remedy begin with a capital and end with a full stop, or with a command.
+
+    A command stands behind a colon and at the end, where it can be copied.
+    """
+    wrong = []
+    for node in ast.walk(parsed(source)):
+        if not isinstance(node, ast.Call) or len(node.args) < 4:
+            continue
+        if not re.search(r"\b(blocker|warning|finding|make)\b", ast.unparse(node.func)):
+            continue
+        for text in (*spoken(node.args[2]), *spoken(node.args[3])):
+            begins = text[:1].isupper() or text.startswith(("{}", "`", "/"))
+            ends = text.endswith((".", "{}")) or ": " in text.rpartition(". ")[2]
+            if not (begins and ends):
+                wrong.append(text)
+    assert not wrong
 
 
 def test_the_readme_explains_every_exit_code() -> None:

@@ -15,7 +15,7 @@ def late_failure(why: Exception) -> Finding:
     return warning(
         "criu-late-failure",
         "criu dump",
-        f"CRIU reported a failure after the image was complete and the tree gone: {why}",
+        f"CRIU reported a failure after the image was complete and the tree gone: {why}.",
         "Nothing is lost; `gpuckpt verify` proves the image.",
     )
 
@@ -25,7 +25,7 @@ def late_gpu(why: Exception) -> Finding:
     return warning(
         "gpu-late-failure",
         "GPU memory back",
-        f"Giving the job its GPU state back worked only at the second try: {why}",
+        f"Giving the job its GPU state back worked only at the second try: {why}.",
         "Look whether the job makes progress; the image is whole.",
     )
 
@@ -36,7 +36,7 @@ def left_behind(process: Process) -> Finding:
     return warning(
         "pid-not-gone",
         f"pid {process.pid}",
-        f"it is {state} until its parent, process {process.ppid}, waits for it",
+        f"It is {state} until its parent, process {process.ppid}, waits for it.",
         "A restore on this host needs this pid: wait, or end the parent.",
         process.pid,
     )

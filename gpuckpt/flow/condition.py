@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from gpuckpt.flow.toolbox import Toolbox
     from gpuckpt.model import Process, Tree
 
-_STOPPED = frozenset({"T", "t"})
-
 
 def conditions(tools: Toolbox, tree: Tree, first: Mapping[int, CudaState]) -> tuple[Condition, ...]:
     """Return how every process is now; nothing if all of them are as they had been.
@@ -43,7 +41,7 @@ def _condition(
 ) -> Condition:
     process = tools.proc.process(was.pid)
     there = process is not None and process.ref == was.ref and not process.zombie
-    stopped = there and process is not None and process.state in _STOPPED
+    stopped = there and process is not None and process.stopped
     tracer = process.tracer if there and process is not None else 0
     cuda: CudaState | None = None
     if first is not None and there and told and not stopped:
@@ -57,7 +55,7 @@ def _condition(
         cuda=cuda,
         cuda_before=first,
         differs=not there
-        or (stopped and was.state not in _STOPPED)
+        or (stopped and not was.stopped)
         or (tracer != 0 and was.tracer == 0)
         or cuda != first,
     )

@@ -49,11 +49,6 @@ class DoctorResult:
 
     checks: tuple[Check, ...]
 
-    @property
-    def fit(self) -> bool:
-        """Whether nothing failed."""
-        return all(check.status != "failed" for check in self.checks)
-
 
 def doctor(tools: Toolbox, reporter: Reporter, interrupts: Interrupts) -> DoctorResult:
     """Look at the host, then dump and restore a small job, on the GPU too if there is one.

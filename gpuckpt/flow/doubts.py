@@ -150,7 +150,7 @@ def clock(tools: Toolbox, manifest: Manifest) -> Iterator[Finding]:
             f"pid {root.pid}",
             f"The job's monotonic clock stands {root.clock - now:.0f} s before the time of the "
             "dump.",
-            "Timers that were set wait that much longer.",
+            "Nothing to do, but timers that were set wait that much longer.",
             root.pid,
         )
 

@@ -40,6 +40,9 @@ LONGEST_TRY_SECONDS = 5.0
 # GPU memory that a dead process held is given back a moment after its end
 MEMORY_PATIENCE = 15.0
 
+# where a process is whose job cannot use the GPU
+AWAY = frozenset({CudaState.LOCKED, CudaState.CHECKPOINTED, CudaState.FAILED})
+
 States = dict[int, CudaState]
 
 
@@ -53,7 +56,7 @@ def states_of(tools: Toolbox, pids: Iterable[int]) -> States:
     candidates = [
         pid
         for pid in tools.proc.cuda_candidates(pids)
-        if (process := tools.proc.process(pid)) and process.state not in {"T", "t"}
+        if (process := tools.proc.process(pid)) and not process.stopped
     ]
     if not candidates:
         return {}

@@ -11,18 +11,19 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuckpt.errors import CudaCallFailed, NotPrivileged
+from gpuckpt.errors import CudaCallFailed
 from gpuckpt.flow.kin import climb
+from gpuckpt.flow.tasks import ask_each
 from gpuckpt.model import CudaState
+from gpuckpt.tools.cuda_wire import HELPER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from gpuckpt.flow.toolbox import Toolbox
     from gpuckpt.model import Process
 
 # devices by which a process can hold a GPU; the driver then says whether it has CUDA
-_CALLER = "gpuckpt.tools.cuda_helper"
 _NODE = re.compile(r"/dev/nvidia(ctl|\d+)")
 
 
@@ -89,7 +90,8 @@ def _topmost(table: Mapping[int, Process], root: int, roots: set[int]) -> int:
 def _cuda_pids(tools: Toolbox) -> tuple[int, ...]:
     everyone = [pid for pid in tools.proc.pids() if not _ours(tools.proc.process(pid))]
     known = {use.pid for use in tools.nvidia.uses(everyone)}
-    known |= _holders(tools, everyone)
+    devices = ask_each(tools, tools.proc.devices, everyone)
+    known |= {use.pid for use in devices if _NODE.fullmatch(use.path)}
     try:
         states = tools.cuda.states(sorted(known))
     except CudaCallFailed as why:
@@ -101,21 +103,4 @@ def _cuda_pids(tools: Toolbox) -> tuple[int, ...]:
 
 def _ours(process: Process | None) -> bool:
     """Whether it is gpuckpt itself, or makes driver calls for one: it holds GPU devices too."""
-    return process is not None and (process.pid == os.getpid() or _CALLER in process.argv)
-
-
-def _holders(tools: Toolbox, pids: Iterable[int]) -> set[int]:
-    """Return those that hold a GPU device.
-
-    Raises:
-        NotPrivileged: one may not be looked into, and this is not root.
-    """
-    found: set[int] = set()
-    for pid in pids:
-        try:
-            found |= {use.pid for use in tools.proc.devices([pid]) if _NODE.fullmatch(use.path)}
-        except NotPrivileged:
-            # not even root sees the files of some (seen: pid 1 of a Firecracker machine)
-            if tools.host.facts().euid != 0:
-                raise
-    return found
+    return process is not None and (process.pid == os.getpid() or HELPER in process.argv)

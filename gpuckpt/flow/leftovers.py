@@ -107,7 +107,7 @@ def stands(tools: Toolbox, entry: Entry) -> bool:
     if not entry.processes or len(alive) < len(entry.processes):
         return False
     now = (tools.proc.process(ref.pid) for ref in alive if ref.pid in entry.first)
-    if any(process is not None and process.state in "Tt" for process in now):
+    if any(process is not None and process.stopped for process in now):
         return False
     if any(tools.proc.half_made(ref.pid) for ref in alive):
         return False
@@ -192,7 +192,7 @@ def _suspended(tools: Toolbox, entry: Entry) -> Iterator[Finding]:
         process = tools.proc.process(pid)
         if process is None:
             continue
-        if process.state in "Tt":
+        if process.stopped:
             yield _stopped(process, entry, tools.proc.process(process.tracer))
         elif pid in entry.first:
             askable[pid] = process
@@ -213,7 +213,7 @@ def _stopped(process: Process, entry: Entry, tracer: Process | None) -> Finding:
         "stopped",
         process.command,
         reason,
-        f"kill -CONT {process.pid} lets it go on.",
+        f"Let it go on: kill -CONT {process.pid}",
         process.pid,
     )
 

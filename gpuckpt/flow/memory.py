@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 # the driver's own needs on top of what NVML counted for the process
 MEMORY_MARGIN = 256 << 20
+# NVML's figure for a process moves by the driver's own bookkeeping
+TOLERANCE = 0.9
 # how many processes a message names, and how much of each command line
 MOST_HOLDERS, LONGEST_COMMAND = 3, 80
 
@@ -23,6 +25,15 @@ def memory_need(uses: Iterable[GpuUse], gpu_map: Mapping[str, str]) -> dict[str,
         uuid = gpu_map.get(use.uuid, use.uuid)
         need[uuid] = need.get(uuid, MEMORY_MARGIN) + use.bytes
     return need
+
+
+def shrunk(before: Iterable[GpuUse], now: Iterable[GpuUse], pid: int) -> str:
+    """Say that a process holds clearly less GPU memory than before; empty if it does not."""
+    had = sum(use.bytes for use in before if use.pid == pid)
+    has = sum(use.bytes for use in now if use.pid == pid)
+    if not has or has >= had * TOLERANCE:
+        return ""
+    return f"Process {pid} holds {has >> 20} MiB of GPU memory, it held {had >> 20}."
 
 
 def freed(tools: Toolbox, before: Mapping[str, int]) -> dict[str, int]:

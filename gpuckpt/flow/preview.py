@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import ImageDamaged, ImageUntrusted
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
 class Preview:
     """What was found; `error` is the refusal that a restore would end in, None if it would begin.
 
-    `age` are the seconds since the dump; `same_boot` whether this is the very boot it ran on, and
-    `memory` the bytes of host memory a restore needs.
+    `same_boot` tells whether this is the very boot it ran on, `memory` the bytes of host memory
+    that a restore needs.
     """
 
     path: Path
@@ -39,7 +38,6 @@ class Preview:
     facts: TargetFacts
     findings: tuple[Finding, ...]
     error: GpuckptError | None
-    age: float
     same_boot: bool
     memory: int
     forecast: Return
@@ -67,7 +65,6 @@ def preview(
         facts=facts,
         findings=(*own, *found),
         error=error,
-        age=_age(manifest.created),
         same_boot=manifest.host.boot_id == facts.host.boot_id,
         memory=memory_needed(manifest),
         forecast=returning(manifest, facts.host.cpu_count, History(tools.state_dir).records()),
@@ -100,11 +97,3 @@ def _damage(image: Image) -> _Wrong:
     except (ImageDamaged, ImageUntrusted) as why:
         return [(why, why.findings or (_untrusted(image.path, why),))]  # type: ignore[arg-type]
     return []
-
-
-def _age(created: str) -> float:
-    try:
-        then = datetime.fromisoformat(created)
-        return max(0.0, (datetime.now(UTC) - then).total_seconds())
-    except (ValueError, TypeError):
-        return 0.0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpuckpt.errors import CudaCallFailed, NoSuchProcess, Stopped
 from gpuckpt.flow import doubts
+from gpuckpt.flow.memory import shrunk
 from gpuckpt.model import blocker
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from gpuckpt.image.manifest import Manifest, ProcessRecord
     from gpuckpt.model import CudaOutcome, Finding, Process, ProcessRef, Tree
 
-# NVML's figure for a process moves by the driver's own bookkeeping
-GPU_TOLERANCE = 0.9
 PROBE_PAUSE = 0.5
 
 
@@ -142,7 +141,7 @@ class Proof:
         cuda = self._manifest.cuda
         if not cuda:
             return []
-        wrong = []
+        wrong: list[Finding] = []
         try:
             states = self._tools.cuda.states(sorted(cuda))
         except CudaCallFailed as why:
@@ -153,12 +152,8 @@ class Proof:
                 wrong.append(_wrong("gpu-state", f"pid {pid}", reason, pid))
         recorded = self._manifest.nvidia.uses if self._manifest.nvidia else ()
         now = self._tools.nvidia.uses(sorted(cuda))
-        for pid in sorted(cuda):
-            had = sum(use.bytes for use in recorded if use.pid == pid)
-            has = sum(use.bytes for use in now if use.pid == pid)
-            if has and has < had * GPU_TOLERANCE:
-                reason = f"Process {pid} holds {has >> 20} MiB of GPU memory, it held {had >> 20}."
-                wrong.append(_wrong("gpu-memory", f"pid {pid}", reason, pid))
+        shrank = ((pid, shrunk(recorded, now, pid)) for pid in sorted(cuda))
+        wrong += (_wrong("gpu-memory-lost", f"pid {pid}", why, pid) for pid, why in shrank if why)
         return wrong
 
 
@@ -195,7 +190,7 @@ def _untold(one: CudaOutcome) -> Finding:
 def _alive(pid: int, process: Process | None) -> list[Finding]:
     if process is None or process.zombie:
         return [_wrong("process-ended", f"pid {pid}", f"Process {pid} has ended.", pid)]
-    if process.state in {"T", "t"}:
+    if process.stopped:
         return [_wrong("process-stopped", f"pid {pid}", f"Process {pid} is stopped.", pid)]
     return []
 

@@ -12,6 +12,7 @@ from gpuckpt.flow.leftovers import cut_short, left_of, remaps_of, same_boot, sta
 from gpuckpt.flow.placed import clear
 from gpuckpt.flow.workspace import remove
 from gpuckpt.image.stage import sweep
+from gpuckpt.tools.cuda_wire import HELPER
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 # the helpers of a gpuckpt that was killed bring CUDA states back by themselves: give them a moment
 PATIENCE = 10.0
 POLL_SECONDS = 0.2
-HELPER = "gpuckpt.tools.cuda_helper"
 
 
 def recover(operation: Operation, pids: Collection[int], image: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import GpuckptError
-from gpuckpt.flow.gpu import CudaTree, states_of
+from gpuckpt.flow.gpu import AWAY, CudaTree, states_of
 from gpuckpt.flow.journal import at_work
 from gpuckpt.flow.leftovers import cut_short, left_of, suspension
 from gpuckpt.flow.mending import Deed, Mender
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from gpuckpt.flow.journal import Entry
     from gpuckpt.flow.toolbox import Toolbox
     from gpuckpt.model import Finding, Tree
-
-_SUSPENDED = frozenset({CudaState.LOCKED, CudaState.CHECKPOINTED, CudaState.FAILED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +137,7 @@ def _strangers(
     tree = tools.proc.tree(pid)
     _refuse_busy(operation, tree)
     states = states_of(tools, tree.pids)
-    away = {one: state for one, state in states.items() if state in _SUSPENDED}
+    away = {one: state for one, state in states.items() if state in AWAY}
     commands = {process.pid: process.command for process in tree.processes}
     lost = [
         suspension(one, state, commands[one], "")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpuckpt.errors import GpuckptError
 from gpuckpt.flow.gpu import states_of
+from gpuckpt.flow.memory import shrunk
 from gpuckpt.model import CudaState, blocker, warning
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ WATCH_SECONDS = 0.5
 PROGRESS_SECONDS = 10.0
 PROGRESS_PART = 0.1
 POLL_SECONDS = 0.05
-# NVML's figure for a process moves by the driver's own bookkeeping
-GPU_TOLERANCE = 0.9
 REMEDY = "Look at the job's own output; do not rely on dumps of this kind of job."
 
 
@@ -110,7 +109,7 @@ def _gone(before: Seen, now: Seen) -> Iterator[Finding]:
         if found is None or found.zombie:
             if pid in before.states or process is before.processes[0]:
                 yield _wrong("process-ended", f"Process {pid} ({process.command}) has ended.", pid)
-        elif found.state in {"T", "t"} and process.state not in {"T", "t"}:
+        elif found.stopped and not process.stopped:
             yield _wrong("process-stopped", f"Process {pid} is stopped.", pid)
 
 
@@ -120,11 +119,8 @@ def _gpu(before: Seen, now: Seen) -> Iterator[Finding]:
         found = now.states.get(pid, CudaState.NONE)
         if pid in alive and found is not state:
             yield _wrong("gpu-state", f"Process {pid} was {state} and is {found} now.", pid)
-        had = sum(use.bytes for use in before.uses if use.pid == pid)
-        has = sum(use.bytes for use in now.uses if use.pid == pid)
-        if has and has < had * GPU_TOLERANCE:
-            reason = f"Process {pid} held {had >> 20} MiB of GPU memory and holds {has >> 20} now."
-            yield _wrong("gpu-memory", reason, pid)
+        if reason := shrunk(before.uses, now.uses, pid):
+            yield _wrong("gpu-memory-lost", reason, pid)
 
 
 def _threads(before: Seen, now: Seen) -> Iterator[Finding]:

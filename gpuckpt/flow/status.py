@@ -9,14 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuckpt.errors import DriverUnfit, NotPrivileged
+from gpuckpt.errors import DriverUnfit
+from gpuckpt.flow.gpu import AWAY
 from gpuckpt.flow.history import History, command
 from gpuckpt.flow.journal import Journal
 from gpuckpt.flow.leftovers import ask, cut_short, left_of, parked, suspension
-from gpuckpt.flow.recover import HELPER, concerns, helpers_at_work
-from gpuckpt.flow.tasks import check_target
+from gpuckpt.flow.recover import concerns, helpers_at_work
+from gpuckpt.flow.tasks import ask_each, check_target
 from gpuckpt.flow.workspace import check_readable, kept_logs, run_folders
 from gpuckpt.model import CudaState, warning
+from gpuckpt.tools.cuda_wire import HELPER
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from gpuckpt.flow.toolbox import Toolbox
     from gpuckpt.model import Finding, Process, Tree
 
-_AWAY = frozenset({CudaState.LOCKED, CudaState.CHECKPOINTED, CudaState.FAILED})
 _STATES = {"T": "stopped", "t": "held by a tracer", "Z": "ended", "D": "waiting for the kernel"}
 
 
@@ -112,8 +113,8 @@ def _last(tools: Toolbox, root: Process) -> str:
 
 
 def _members(tools: Toolbox, tree: Tree, entries: Collection[Entry]) -> tuple[Member, ...]:
-    askable = [one.pid for one in tree.processes if one.state not in "TtZX"]
-    states = ask(tools, _candidates(tools, askable))
+    askable = [one.pid for one in tree.processes if not (one.stopped or one.ended)]
+    states = ask(tools, ask_each(tools, tools.proc.cuda_candidates, askable))
     frozen = {task.process.pid: task.frozen for task in tools.proc.look(tree).tasks}
     found = []
     for process in tree.processes:
@@ -130,7 +131,7 @@ def _strangers(job: tuple[Member, ...], known: Collection[int]) -> tuple[Finding
     return tuple(
         _suspended(one.process, one.cuda)
         for one in job
-        if one.cuda in _AWAY and one.process.pid not in known
+        if one.cuda in AWAY and one.process.pid not in known
     )
 
 
@@ -144,21 +145,13 @@ def _everywhere(tools: Toolbox, known: Collection[int]) -> tuple[Finding, ...]:
     processes = {}
     for pid in tools.proc.pids():
         process = tools.proc.process(pid)
-        if process is None or pid in known or process.state in "TtZX" or HELPER in process.argv:
+        if process is None or pid in known or HELPER in process.argv:
+            continue
+        if process.stopped or process.ended:
             continue
         processes[pid] = process
-    states = ask(tools, _candidates(tools, processes))
-    return tuple(_suspended(processes[pid], states[pid]) for pid in states if states[pid] in _AWAY)
-
-
-def _candidates(tools: Toolbox, pids: Collection[int]) -> Iterator[int]:
-    for pid in pids:
-        try:
-            yield from tools.proc.cuda_candidates([pid])
-        except NotPrivileged:
-            # not even root sees the files of some (seen: pid 1 of a Firecracker machine)
-            if tools.host.facts().euid != 0:
-                raise
+    states = ask(tools, ask_each(tools, tools.proc.cuda_candidates, processes))
+    return tuple(_suspended(processes[pid], states[pid]) for pid in states if states[pid] in AWAY)
 
 
 def _suspended(process: Process, state: CudaState) -> Finding:

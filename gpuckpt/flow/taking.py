@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from gpuckpt.flow.operation import Operation
     from gpuckpt.model import Process, Tree
 
-_STOPPED = frozenset({"T", "t"})
-
 
 class Taking:
     """A tree that is worked on; `frozen_from` is when its lock began."""
@@ -145,7 +143,7 @@ class Taking:
                     raise ProcessChanged(f"process {process.pid} is gone")
             elif self._away and process.pid in self.cuda.first:
                 continue
-            elif now.state in _STOPPED and process.state not in _STOPPED:
+            elif now.stopped and not process.stopped:
                 raise DumpFailed(f"process {process.pid} is stopped")
 
     def _essential(self, process: Process) -> bool:

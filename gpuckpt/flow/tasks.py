@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from gpuckpt.errors import (
     Bug,
     Forbidden,
     GpuckptError,
     NoSuchProcess,
+    NotPrivileged,
     ProcessUnfit,
 )
 from gpuckpt.flow.kin import roots_below
 from gpuckpt.model import CudaState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
-    from gpuckpt.flow.interrupts import Interrupts
     from gpuckpt.flow.toolbox import Toolbox
     from gpuckpt.model import Process, ProcessRef
 
+_T = TypeVar("_T")
 POLL_SECONDS = 0.05
 ZOMBIE_SECONDS = 2.0
 END_SECONDS = 30.0
@@ -67,6 +68,23 @@ def _instead(tools: Toolbox, pid: int) -> str:
     return f"Dump one of the jobs below it: process {', '.join(map(str, below[:8]))}."
 
 
+def ask_each(
+    tools: Toolbox, ask: Callable[[list[int]], Iterable[_T]], pids: Iterable[int]
+) -> Iterator[_T]:
+    """Ask /proc about processes one by one, so that one that is closed to us hides no other.
+
+    Raises:
+        NotPrivileged: one may not be looked into, and this is not root.
+    """
+    for pid in pids:
+        try:
+            yield from ask([pid])
+        except NotPrivileged:
+            # not even root sees the files of some (seen: pid 1 of a Firecracker machine)
+            if tools.host.facts().euid != 0:
+                raise
+
+
 def myself(tools: Toolbox) -> ProcessRef:
     """Return the identity of the running gpuckpt."""
     process = tools.proc.process(os.getpid())
@@ -103,25 +121,6 @@ def wait_gone(tools: Toolbox, refs: Iterable[ProcessRef], seconds: float) -> lis
         if not found or time.monotonic() >= (moment if neglected else ends):
             return found
         left = [process.ref for process in found]
-        time.sleep(POLL_SECONDS)
-
-
-def wait_free(
-    tools: Toolbox, ids: Iterable[int], seconds: float, interrupts: Interrupts
-) -> tuple[int, ...]:
-    """Wait until no task or zombie uses any of the numbers; return those taken at the end.
-
-    Only zombies are waited for: a living process would not go by itself.
-    """
-    left = tuple(ids)
-    ends = time.monotonic() + seconds
-    while True:
-        tools.proc.reap(left)
-        left = tools.proc.taken(left)
-        dying = any((found := tools.proc.process(pid)) and found.zombie for pid in left)
-        if not dying or time.monotonic() >= ends:
-            return left
-        interrupts.check()
         time.sleep(POLL_SECONDS)
 
 

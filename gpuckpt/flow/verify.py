@@ -30,11 +30,6 @@ class VerifyResult:
     seconds: float
     damage: tuple[Damage, ...]
 
-    @property
-    def intact(self) -> bool:
-        """Whether every byte is as it was written."""
-        return not self.damage
-
 
 def verify(path: Path, reporter: Reporter, interrupts: Interrupts | None = None) -> VerifyResult:
     """Read the whole image at `path` and compare it with its digests.

@@ -87,7 +87,7 @@ def _host(old: HostRecord, new: HostFacts) -> Iterator[Finding]:
             "C library",
             f"The image is from {old.libc or 'an unknown C library'}, "
             f"this host has {new.libc or 'an unknown one'}.",
-            "The libraries the job has mapped are compared one by one.",
+            "Nothing to do: the libraries that the job has mapped are compared one by one.",
         )
 
 
@@ -131,7 +131,7 @@ def _file(old: FileRecord, new: FileRecord | None) -> Iterator[Finding]:
             "gate-file-changed",
             path,
             f"{path}, which the job writes, was written to after the dump.",
-            "The job goes on with what is in it now.",
+            "Put it back as it was, if the job shall not go on with what is in it now.",
         )
 
 
@@ -149,7 +149,8 @@ def _size(old: FileRecord, new: FileRecord) -> Finding:
     path, before, now = old.path, old.size or 0, new.size or 0
     reason = f"{path} had {before} bytes, now it has {now}."
     if now > before and _only_appended(old):
-        return warning("gate-file-size", path, reason, "The job goes on at the end of it.")
+        remedy = "Nothing to do: the job goes on at the end of it."
+        return warning("gate-file-size", path, reason, remedy)
     remedy = "Put it back as it was."
     if now > before:
         remedy += f" If it only grew: keep a copy, then truncate -s {before} {path}"

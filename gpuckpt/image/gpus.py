@@ -107,7 +107,8 @@ def _pair(old: Gpu, new: Gpu) -> Iterator[Finding]:
             "gate-gpu-bus",
             place,
             f"The job knows GPU {old.index} by the bus id {old.bus_id}, here it is {new.bus_id}.",
-            "What looks GPUs up by bus id, as NCCL does for new communicators, will not find it.",
+            "Nothing to do, unless the job looks GPUs up by bus id, as NCCL does for new "
+            "communicators.",
         )
 
 

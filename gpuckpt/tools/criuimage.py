@@ -1,4 +1,4 @@
-"""What CRIU's images say of a tree: pids, files, listeners, terminals, pages.
+"""What CRIU's images say of a tree: pids, files, listeners, terminals.
 
 Read from bytes, so that it does not matter how the image is stored. Field numbers are those of
 CRIU 4.2.1, checked against its images; an image of another kind, a damaged or a forged one ends in
@@ -13,33 +13,19 @@ from typing import TYPE_CHECKING, Final
 
 from gpuckpt.errors import ImageDamaged
 from gpuckpt.model import Connection, FileRef, Listener, Remap
-from gpuckpt.tools.wire import Message, little_words, records, service_records
+from gpuckpt.tools.wire import Message, little_words, records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-PAGE: Final = 4096
-
-_INVENTORY: Final = 0x58313116
 _PSTREE: Final = 0x50273030
 _CORE: Final = 0x55053847
 _FILES: Final = 0x56303138
 _REMAPS: Final = 0x59133954
-_PAGEMAP: Final = 0x56084025
 
 _LINKED, _GHOST = 0, 1  # RemapType in remap-file-path.proto
-_PRESENT: Final = 4  # PE_PRESENT in pagemap flags
 _TCP, _UDP, _ESTABLISHED, _LISTENING = 6, 17, 1, 10
 _ADDRESS_BYTES: Final = {2: 4, 10: 16}  # AF_INET, AF_INET6
-
-
-@dataclass(frozen=True, slots=True)
-class Inventory:
-    """What inventory.img says of the dump as a whole."""
-
-    version: int
-    plugins: tuple[str, ...]
-    run_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,34 +49,6 @@ class OpenFiles:
     connections: tuple[Connection, ...] = ()
     sockets: tuple[str, ...] = ()
     remaps: tuple[Remap, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Pagemap:
-    """One pagemap: which pages-N.img it describes and how many pages must be in there."""
-
-    pages_id: int
-    pages: int
-
-    @property
-    def bytes(self) -> int:
-        """The exact size of pages-N.img."""
-        return self.pages * PAGE
-
-
-def read_inventory(raw: bytes) -> Inventory:
-    """Read inventory.img.
-
-    Raises:
-        ImageDamaged: these bytes are no such image.
-    """
-    entry = next(service_records(raw, _INVENTORY, "inventory.img"), None)
-    if entry is None:
-        raise ImageDamaged("inventory.img is empty")
-    plugins = entry.message(12)
-    names = plugins.bytes(12) if plugins else ()
-    listed = tuple(name.decode("utf-8", "backslashreplace") for name in names)
-    return Inventory(entry.number(1), listed, entry.text(13))
 
 
 def read_pstree(raw: bytes) -> tuple[TaskIds, ...]:
@@ -133,21 +91,6 @@ def ids(tasks: Iterable[TaskIds]) -> tuple[int, ...]:
     outside = {root.pgid, root.sid} - own if root else set()
     named = {number for one in listed for number in (one.pgid, one.sid)}
     return tuple(sorted((own | named) - outside - {0}))
-
-
-def read_pagemap(raw: bytes) -> Pagemap:
-    """Read pagemap-PID.img or pagemap-shmem-ID.img.
-
-    Raises:
-        ImageDamaged: these bytes are no such image.
-    """
-    entries = records(raw, _PAGEMAP, "pagemap")
-    head = next(entries, None)
-    if head is None:
-        raise ImageDamaged("pagemap has no head")
-    # 4.2 counts in field 5 and keeps field 2 at 0; up to 4.1.1 field 2 counts
-    pages = sum(one.number(5) or one.number(2) for one in entries if one.number(4) & _PRESENT)
-    return Pagemap(head.number(1), pages)
 
 
 def read_files(raw: bytes, remaps: bytes = b"") -> OpenFiles:

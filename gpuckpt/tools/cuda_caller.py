@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Final
 import msgspec
 
 from gpuckpt.errors import Bug
-from gpuckpt.tools.cuda_wire import Answer, Ask, Hello, line, read_answer, read_hello
+from gpuckpt.tools.cuda_wire import HELPER, Answer, Ask, Hello, line, read_answer, read_hello
 from gpuckpt.tools.run import PIPE, Child, Command
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Caller:
         self._child = runner.start(
             Command(
                 # -P: the folder gpuckpt was called in must not be searched for modules, as root
-                (sys.executable, "-P", "-m", "gpuckpt.tools.cuda_helper", *more),
+                (sys.executable, "-P", "-m", HELPER, *more),
                 env={"PYTHONPATH": path},
                 cwd=Path("/"),
                 stdin=PIPE,

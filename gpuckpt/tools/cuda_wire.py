@@ -12,6 +12,9 @@ import msgspec
 
 from gpuckpt.model import CudaState
 
+# the module that a call process runs, by which it is known in a list of processes
+HELPER: Final = "gpuckpt.tools.cuda_helper"
+
 Action = Literal["state", "open", "lock", "checkpoint", "restore", "unlock", "release"]
 
 

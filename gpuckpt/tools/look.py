@@ -230,7 +230,7 @@ def _task(
 
 
 def _apart(folder: str, process: Process, *, readable: bool) -> tuple[tuple[int, str], ...]:
-    if process.state in {"Z", "X"} or not readable:
+    if process.ended or not readable:
         return ()  # a first thread that has ended has let go of everything
     return threads.apart(folder, process.pid, process.threads)
 

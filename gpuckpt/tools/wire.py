@@ -85,21 +85,7 @@ def records(raw: bytes, magic: int, name: str) -> Iterator[Message]:
     head, kind = _word(raw, 0, name), _word(raw, 4, name)
     if (head, kind) != (_IMAGE, magic):
         raise ImageDamaged(f"{name} does not begin as such an image does")
-    yield from _records(raw, 8, name)
-
-
-def service_records(raw: bytes, magic: int, name: str) -> Iterator[Message]:
-    """Go through the records of an image that begins with its own magic: the inventory.
-
-    Raises:
-        ImageDamaged: the bytes are no such image, or end in the middle of a record.
-    """
-    if _word(raw, 0, name) != magic:
-        raise ImageDamaged(f"{name} does not begin as such an image does")
-    yield from _records(raw, 4, name)
-
-
-def _records(raw: bytes, at: int, name: str) -> Iterator[Message]:
+    at = 8
     while at < len(raw):
         size = _word(raw, at, name)
         at += 4

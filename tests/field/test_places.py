@@ -133,7 +133,7 @@ def test_what_no_image_carries(keeper: Keeper) -> None:
     assert keeper.forced("capabilities", before=lesser) == "restore_failed"
     with cgroup("memory", 110 << 20) as small:
         found = keeper.blockers(*inside(small, []))
-        assert found.keys() == {"host-memory"}
+        assert found.keys() == {"memory-host"}
     assert keeper.blockers() == {}
     assert keeper.place.restore(keeper.image) == keeper.pid
     # the image has what the deleted name was linked to, so that it can be used again

@@ -204,7 +204,7 @@ def test_a_job_that_does_not_come_back_as_it_was(tmp_path: Path) -> None:
         found[name] = [one.id for one in result.wrong]
         assert isinstance(verdict(result), RehearsalFailed)
     assert found["stop"][0] == "process-stopped"
-    assert found["lose"] == ["gpu-memory", "threads-ended"]
+    assert found["lose"] == ["gpu-memory-lost", "threads-ended"]
     assert found["end"][0] == "process-ended"
 
 

@@ -67,8 +67,8 @@ def tcp_connected(facts: DumpFacts, choices: DumpChoices) -> Iterator[Finding]:
                 "tcp-connected",
                 f"fd {fd} {_end(one.local, one.local_port)} - {_end(one.remote, one.remote_port)}",
                 f"The process has a TCP connection, {peer}",
-                "--tcp established keeps it (same addresses at the restore), "
-                "--tcp close gives the job a closed socket.",
+                "Say what becomes of it: --tcp established keeps it (same addresses at the "
+                "restore), --tcp close gives the job a closed socket.",
                 pid,
             )
 

@@ -92,8 +92,7 @@ def silly_renamed(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
                 descriptor(one.fd, one.path),
                 "The file was deleted on NFS, which keeps it only until the job ends: no restore "
                 "would find it.",
-                "Let the job close it, or link it under another name: "
-                "ln /proc/PID/fd/N is not enough, copy it and reopen the copy.",
+                "Let the job close it, or open a copy of it that has a name.",
                 one.pid,
             )
 

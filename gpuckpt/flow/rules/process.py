@@ -172,7 +172,7 @@ def stopped(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
     needed = {*facts.cuda_pids, facts.tree.root.pid}
     for task in facts.look.tasks:
         pid = task.process.pid
-        if task.process.state in {"T", "t"} and not task.tracers:
+        if task.process.stopped and not task.tracers:
             yield (blocker if pid in needed else warning)(
                 "stopped",
                 f"state {task.process.state}",
@@ -203,7 +203,7 @@ def frozen(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
 def dead_leader(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
     """CRIU 4.2.1 cannot attach to a process whose first thread has ended."""
     for process in facts.tree.processes:
-        if process.state in {"Z", "X"} and not process.zombie:
+        if process.ended and not process.zombie:
             yield blocker(
                 "dead-leader",
                 f"{len(process.threads)} threads",

@@ -50,7 +50,7 @@ def _lingering(seen: SeenPort) -> Finding:
         "port-lingering",
         _place(seen),
         f"Connections closed a moment ago (TIME_WAIT) hold port {seen.listener.port}.",
-        "A restore waits until they are forgotten, at most about a minute.",
+        "Nothing to do: a restore waits until they are forgotten, at most about a minute.",
     )
 
 

@@ -101,7 +101,7 @@ def before(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
             "restored-before",
             facts.restored.image,
             f"The image was restored here before, at {facts.restored.at}, and that job has ended.",
-            "What it wrote since then will be written again.",
+            "Keep what it wrote since then, if that matters: it will be written again.",
         )
 
 

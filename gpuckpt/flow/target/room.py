@@ -26,7 +26,7 @@ def memory_host(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
     have = facts.host.memory_available
     if need > have:
         yield blocker(
-            "host-memory",
+            "memory-host",
             f"{size(have)} available",
             f"The job needs {size(need)} of host memory, its GPU bytes and this process's cgroup "
             "limits counted.",

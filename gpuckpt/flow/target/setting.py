@@ -87,7 +87,7 @@ def capabilities(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
             "capabilities",
             "bounding set",
             f"The job could have gained {some(_capabilities(bounds))}; here it never will.",
-            "It matters only to a job that starts privileged programs.",
+            "Nothing to do, unless the job starts privileged programs.",
         )
 
 

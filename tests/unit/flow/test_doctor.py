@@ -92,7 +92,6 @@ def examine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., di
 
     def run(**changes: Any) -> dict[str, Any]:
         found = doctor.doctor(tools(**changes), Silent(), Interrupts())  # type: ignore[arg-type]
-        assert found.fit is all(check.status != "failed" for check in found.checks)
         ids = [check.id for check in found.checks]
         assert len(set(ids)) == len(ids)
         assert not [c for c in found.checks if c.status == "failed" and not c.remedy]

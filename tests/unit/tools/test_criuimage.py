@@ -13,8 +13,6 @@ from gpuckpt.tools.criuimage import (
     TaskIds,
     ids,
     read_files,
-    read_inventory,
-    read_pagemap,
     read_pstree,
 )
 
@@ -75,32 +73,6 @@ def test_a_shell_s_session_is_not_the_job_s() -> None:
     )
     assert ids(tasks) == (10, 12, 15)
     assert ids(()) == ()
-
-
-def test_the_inventory() -> None:
-    found = read_inventory(real("inventory.img"))
-    assert (found.version, found.plugins) == (2, ())
-    assert len(found.run_id) == 36
-
-
-def test_plugins_named_in_the_inventory() -> None:
-    entry = field(1, 2) + field(12, field(12, b"cuda_plugin"))
-    raw = (0x58313116).to_bytes(4, "little") + len(entry).to_bytes(4, "little") + entry
-    assert read_inventory(raw).plugins == ("cuda_plugin",)
-
-
-def test_pages_are_counted() -> None:
-    found = read_pagemap(real("pagemap-26023.img"))
-    assert (found.pages_id, found.bytes) == (2, 4354048)  # the size of pages-2.img
-    assert read_pagemap(real("pagemap-shmem-50.img")).pages == 5
-
-
-def test_pages_of_older_images_are_counted_in_the_field_they_use() -> None:
-    head = field(1, 7)
-    old = field(1, 4096) + field(2, 3) + field(4, 4)
-    new = field(1, 8192) + field(2, 0) + field(4, 4) + field(5, 2)
-    in_parent = field(1, 12288) + field(2, 5) + field(4, 1)
-    assert read_pagemap(image(PAGEMAP, head, old, new, in_parent)).pages == 5
 
 
 def test_files_outside_the_image() -> None:
