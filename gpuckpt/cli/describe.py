@@ -27,10 +27,14 @@ def command(process: ProcessRecord) -> str:
 def job(manifest: Manifest) -> str:
     """Return the root's command with the number of processes and how many are on a GPU."""
     root = next((one for one in manifest.tree if one.pid == manifest.root_pid), manifest.tree[0])
-    on_gpu = len(manifest.cuda)
     parts = [f"pid {manifest.root_pid}", units.count(len(manifest.tree), "process", "processes")]
-    parts.append(f"{on_gpu} on the GPU" if on_gpu else "none on a GPU")
+    parts.append(on_gpu(len(manifest.cuda)))
     return f"{command(root)} ({', '.join(parts)})"
+
+
+def on_gpu(number: int) -> str:
+    """Return how many processes of a job are on a GPU."""
+    return f"{number} on the GPU" if number else "none on a GPU"
 
 
 def sizes(manifest: Manifest) -> str:

@@ -22,7 +22,7 @@ Folders = Annotated[
     typer.Argument(
         metavar="FOLDER",
         help="Folders to look in.",
-        parser=reader(values.path("FOLDER")),
+        parser=reader(values.folder("FOLDER")),
         autocompletion=images,
     ),
 ]

@@ -19,6 +19,8 @@ def outcome(seen: Preview, force: Iterable[str] = ()) -> Outcome:
     blocks: list[Block] = [Fields(tuple(_rows(seen)))]
     if seen.findings:
         blocks.append(Findings(seen.findings))
+    if seen.error is not None:
+        blocks.append(Fields((("error", f"{seen.error.name}, exit {seen.error.exit_code}"),)))
     verb = "restore" if seen.error is None else "plan"
     gates = (word for gate in sorted(force) for word in ("--force-gate", gate))
     options = gates if verb == "restore" else ()

@@ -119,7 +119,7 @@ def outcome(result: RehearseResult) -> Outcome:
 
 def _rows(result: RehearseResult) -> Iterator[tuple[str, str]]:
     number = units.count(len(result.pids), "process", "processes")
-    yield "job", f"pid {result.pid} ({number}, {len(result.cuda_pids)} on the GPU)"
+    yield "job", f"pid {result.pid} ({number}, {describe.on_gpu(len(result.cuda_pids))})"
     parts = ", ".join(
         f"{phase.name} {units.seconds(phase.seconds)}"
         for phase in result.receipt.phases

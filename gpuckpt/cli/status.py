@@ -109,10 +109,13 @@ def _rest(result: StatusResult) -> tuple[tuple[str, str], ...]:
     if result.last:
         rows.append(("last operation", result.last))
     if result.tables:
-        rows.append(("packet filter tables of CRIU", ", ".join(result.tables)))
+        rows.append(("tables of CRIU", ", ".join(result.tables)))
+        what = "in nftables; each keeps the TCP connections of a job that is away until its restore"
+        rows.append(("", what))
     if result.logs:
         newest = result.logs[-1]
-        rows.append(("kept logs", f"{len(result.logs)}, the newest is {newest}"))
+        rows.append(("kept logs", f"{len(result.logs)} in {newest.parent}"))
+        rows.append(("newest log", newest.name))  # alone: a whole path is wider than a terminal
     return tuple(rows)
 
 

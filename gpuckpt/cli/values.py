@@ -121,6 +121,20 @@ def path(option: str) -> Callable[[str], Path]:
     return read
 
 
+def folder(option: str) -> Callable[[str], Path]:
+    """Return a reader of the paths of folders that are there."""
+    absolute = path(option)
+
+    def read(text: str) -> Path:
+        found = absolute(text)
+        if not found.is_dir():
+            what = "is no folder" if found.exists() else "does not exist"
+            raise refuse(option, f"{found} {what}", "Name the folders that images are made in.")
+        return found
+
+    return read
+
+
 def label(text: str) -> str:
     """Check one K=V; `labels` makes the mapping."""
     name, equals, value = text.partition("=")
@@ -160,7 +174,10 @@ def ignorable(text: str) -> str:
     from gpuckpt.flow.plan import IGNORABLE
 
     if text not in IGNORABLE:
-        reason = f"{text!r} cannot be ignored: the dump would fail all the same, or harm the job"
+        reason = (
+            f"{text!r} cannot be ignored: no finding has this id, or the dump would fail all the "
+            "same or harm the job"
+        )
         raise refuse("--ignore", reason, f"Possible: {', '.join(sorted(IGNORABLE))}.")
     return text
 

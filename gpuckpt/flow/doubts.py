@@ -5,6 +5,7 @@ Each of these has an innocent explanation. What is certainly wrong stands in pro
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -12,10 +13,10 @@ from typing import TYPE_CHECKING
 from gpuckpt.model import CudaState, TcpPolicy, warning
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from gpuckpt.flow.toolbox import Toolbox
-    from gpuckpt.image.manifest import Manifest
+    from gpuckpt.image.manifest import Manifest, ProcessRecord
     from gpuckpt.model import Finding, Process
     from gpuckpt.tools.look import Look
     from gpuckpt.tools.signs import Signs
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 STANDARD = {0: "stdin", 1: "stdout", 2: "stderr"}
 # the kernel's clocks and ours are not read at the same moment
 CLOCK_TOLERANCE = 0.5
+# a child this much younger than its job comes and goes: the sleep of a shell's loop
+_FLEETING = 0.1
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +104,16 @@ def copies(tools: Toolbox, manifest: Manifest, but: Iterable[int]) -> Iterator[F
     own = set(but)
     for pid in tools.proc.copies(root.argv, root.cwd, since):
         process = tools.proc.process(pid)
-        if pid not in own and process is not None and not process.zombie:
-            yield _copy(process, tools.proc.process(process.ppid))
+        if process is None or process.zombie or _descends(tools, process, own):
+            continue
+        yield _copy(process, tools.proc.process(process.ppid))
+
+
+def _descends(tools: Toolbox, process: Process | None, own: Collection[int]) -> bool:
+    """Whether it is one of `own`, or what one of them has started since they were listed."""
+    while process is not None and process.pid not in own and process.ppid > 1:
+        process = tools.proc.process(process.ppid)
+    return process is not None and process.pid in own
 
 
 def _time(written: str) -> float | None:
@@ -182,9 +194,9 @@ def unseen(why: OSError) -> Finding:
 
 
 def ended(manifest: Manifest, after: Moment) -> Iterator[Finding]:
-    """A child may have come to its end as it would have without us."""
+    """A child may have come to its end as it would have without us; one that had just begun has."""
     for one in manifest.tree:
-        if one.exe and one.pid not in after.signs:
+        if one.exe and one.pid not in after.signs and not _fleeting(manifest.tree[0], one):
             yield warning(
                 "child-ended",
                 f"pid {one.pid}",
@@ -192,3 +204,9 @@ def ended(manifest: Manifest, after: Moment) -> Iterator[Finding]:
                 "Look at the job's own output if it should not have.",
                 one.pid,
             )
+
+
+def _fleeting(root: ProcessRecord, one: ProcessRecord) -> bool:
+    """Whether it was so young at the dump, beside its job, that its end is the usual thing."""
+    age, its = (root.clock - start / _TICKS for start in (root.start_time, one.start_time))
+    return root.clock > 0 and its < age * _FLEETING

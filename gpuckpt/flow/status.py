@@ -81,28 +81,38 @@ def status(tools: Toolbox, pid: int | None = None) -> StatusResult:
         NotPrivileged: this user may not look into the processes, or the state directory.
     """
     check_readable(tools.state_dir)
-    tree = None
-    if pid is not None:
-        check_target(tools, pid)
-        tree = tools.proc.tree(pid)
     journal = Journal(tools.state_dir)
     runs = run_folders(tools.state_dir)  # first: an entry is always older than its folder
     entries = journal.entries()
     known = {ref.pid for entry in entries for ref in entry.processes}
-    mine = [entry for entry in entries if tree is None or concerns(entry, tree.pids, "")]
+    tree = None if pid is None else _tree(tools, pid, entries)
+    wanted = {0 if pid is None else pid, *(tree.pids if tree else ())}
+    mine = [one for one in entries if pid is None or concerns(one, wanted, "")]
     dead = [entry for entry in mine if cut_short(tools, entry)]
     job = _members(tools, tree, entries) if tree else ()
     return StatusResult(
         at_work=tuple(entry for entry in mine if entry not in dead),
         unfinished=tuple(Unfinished(entry, left_of(tools, entry)) for entry in dead),
-        strangers=_strangers(job, known) if tree else _everywhere(tools, known),
-        files=() if tree else (*_strange(journal), *_forgotten(runs, entries)),
-        tables=() if tree else tools.net.tables(),
-        logs=() if tree else kept_logs(tools.state_dir),
+        strangers=_everywhere(tools, known) if pid is None else _strangers(job, known),
+        files=(*_strange(journal), *_forgotten(runs, entries)) if pid is None else (),
+        tables=tools.net.tables() if pid is None else (),
+        logs=kept_logs(tools.state_dir) if pid is None else (),
         returning=bool(dead) and helpers_at_work(tools),
         job=job,
         last=_last(tools, tree.root) if tree else "",
     )
+
+
+def _tree(tools: Toolbox, pid: int, entries: Collection[Entry]) -> Tree | None:
+    """Return the tree of a process; None if it is gone, and the journal knows of it all the same.
+
+    Raises:
+        NoSuchProcess, Forbidden: as told above.
+    """
+    if tools.proc.process(pid) is None and any(concerns(one, {pid}, "") for one in entries):
+        return None
+    check_target(tools, pid)
+    return tools.proc.tree(pid)
 
 
 def _last(tools: Toolbox, root: Process) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuckpt.errors import ProcessUnfit, Unfinished
+from gpuckpt.errors import NoSuchProcess, ProcessUnfit, Unfinished
 from gpuckpt.events import Silent
 from gpuckpt.flow import gpu
 from gpuckpt.flow.dump import dump
@@ -183,6 +183,19 @@ def test_a_living_operation_is_let_be(tmp_path: Path) -> None:
         with pytest.raises(ProcessUnfit, match="another gpuckpt"):
             dump(host.toolbox(tmp_path), DumpRequest(pid, tmp_path / "b"), Silent(), CALM)
     assert concerns(one, (), "/image")
+
+
+def test_a_job_that_is_gone_is_told_of_where_a_run_was_cut_short(tmp_path: Path) -> None:
+    """Who asks about a pid that a dead run has ended is not told that there is no such process."""
+    host = FakeHost.with_job(cuda=1)
+    one = entry(host)
+    Journal(tmp_path).open(one, lambda _ref: False)
+    host.processes.clear()
+    seen = status(host.toolbox(tmp_path), ROOT_PID)
+    assert [left.entry.id for left in seen.unfinished] == [one.id]
+    assert (seen.job, seen.logs) == ((), ())
+    with pytest.raises(NoSuchProcess):
+        status(host.toolbox(tmp_path), ROOT_PID + 77)
 
 
 def test_suspended_by_somebody_else(tmp_path: Path) -> None:

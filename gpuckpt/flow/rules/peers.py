@@ -216,13 +216,15 @@ def pipe_outside(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
         name = {0: "stdin ", 1: "stdout ", 2: "stderr "}.get(pipe.fd, "")
         thing = f"fd {pipe.fd} {name}pipe:[{pipe.inode}]"
         if pipe.writes:
-            yield (blocker if pipe.fd in _OUTPUT else warning)(
+            stops = pipe.fd in _OUTPUT
+            but = "; a job that lives without output may go all the same (--ignore pipe-outside)"
+            yield (blocker if stops else warning)(
                 "pipe-outside",
                 thing,
                 f"It writes into a pipe that only {who} reads, outside the tree; after a restore "
                 "a write would fail and, as a rule, end it.",
-                "Start the job with its output to a file, or dump the tree that holds the reader; "
-                "a job that lives without output may go all the same (--ignore pipe-outside).",
+                "Start the job with its output to a file, or dump the tree that holds the reader"
+                f"{but if stops else ''}.",
                 pipe.pid,
             )
         else:
