@@ -84,6 +84,12 @@ def rehearse(
 
     if stay and dump:
         raise UsageError("--stay and --dump do not go together", hint="A dump takes its own time.")
+    if not dump and (keep or output is not None):
+        option = "--keep" if keep else "--output"
+        raise UsageError(
+            f"{option} is of no use without --dump",
+            hint="Without it no image is made; `gpuckpt plan PID -o IMAGE` measures the disk.",
+        )
     what = DumpRequest(
         pid=pid,
         output=output,
@@ -113,7 +119,10 @@ def outcome(result: RehearseResult) -> Outcome:
     if error is not None:
         title, tone = "rehearsed, and the job is not as before", Tone.BAD
     return Outcome(
-        payload=_payload(result), page=Page(title, tone, tuple(blocks)), quiet="", error=error
+        payload=_payload(result),
+        page=Page(title, tone, tuple(blocks)),
+        quiet=str(result.kept or ""),
+        error=error,
     )
 
 

@@ -109,9 +109,9 @@ def _rest(result: StatusResult) -> tuple[tuple[str, str], ...]:
     if result.last:
         rows.append(("last operation", result.last))
     if result.tables:
-        rows.append(("tables of CRIU", ", ".join(result.tables)))
-        what = "in nftables; each keeps the TCP connections of a job that is away until its restore"
-        rows.append(("", what))
+        names = ", ".join(result.tables)
+        what = "keep TCP connections of jobs that are away, until their restores"
+        rows.append(("nftables of CRIU", f"{names}: {what}"))
     if result.logs:
         newest = result.logs[-1]
         rows.append(("kept logs", f"{len(result.logs)} in {newest.parent}"))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.tools.descriptors import Descriptor, fdinfo, targets
-from gpuckpt.tools.procfs import numbers, read, text
+from gpuckpt.tools.procfs import below, numbers, read, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -109,7 +109,7 @@ def rivals(
         (by_inode[inode], pid, True)
         for found in _lines(root)
         if found["waits"] and (inode := int(found["inode"])) in by_inode
-        if (pid := int(found["pid"])) > 0 and pid not in inside
+        if (pid := int(found["pid"])) > 0 and not below(root, pid, inside)
     ]
     return tuple(
         LockRival(one.pid, one.fd, one.path, pid, names.get(pid, "?"), waits)
@@ -133,7 +133,8 @@ def _sharers(
             continue
         for fd, target in opened:
             told = [value for name, value in fdinfo(f"{root}/{pid}", fd) if name == "lock"]
-            if any(_SHARED.search(one) for one in told) and _same(root, pid, fd, wanted[target]):
+            shared = any(_SHARED.search(one) for one in told)
+            if shared and _same(root, pid, fd, wanted[target]) and not below(root, pid, inside):
                 yield wanted[target], pid, False
                 break
 

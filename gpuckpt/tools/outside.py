@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.tools.descriptors import Descriptor, descriptors, fdinfo, targets
-from gpuckpt.tools.procfs import numbers
+from gpuckpt.tools.procfs import below, numbers
 from gpuckpt.tools.sockets import UnixSocket, unix_sockets
 
 if TYPE_CHECKING:
@@ -105,13 +105,14 @@ def outside(
     wanted |= {f"socket:[{peer}]" for peer in tcp_peers}
     inet = [(pid, fd) for pid, fd in own.values() if fd.protocol.startswith(("TCP", "UDP"))]
     wanted |= {fd.target for _, fd in inet}
-    found = _holders(root, wanted, {pid for pid, _ in tree}) if wanted else {}
+    found, late = _holders(root, wanted, {pid for pid, _ in tree}) if wanted else ({}, set())
     pipes = (_outside_pipe(root, pid, fd, found, names) for pid, fd in halves)
     peers = tuple(
         OutsidePeer(
             pid, fd.fd, unix.inode, unix.kind, name, _holder(found, f"socket:[{unix.peer}]", names)
         )
         for pid, fd, unix, name in strangers
+        if f"socket:[{unix.peer}]" not in late
     )
     hosts = {peer: _holder(found, f"socket:[{peer}]", names) for peer in tcp_peers}
     return Ends(
@@ -120,6 +121,7 @@ def outside(
         clients=tuple(
             WaitingClient(pid, fd.fd, name, _holder(found, f"socket:[{client}]", names))
             for pid, fd, name, client in waiting
+            if f"socket:[{client}]" not in late
         ),
         in_flight=tuple(_in_flight(root, own, known)),
         shared=tuple(
@@ -195,9 +197,15 @@ def _in_flight(
                 yield pid, fd.fd
 
 
-def _holders(root: Path, wanted: set[str], inside: set[int]) -> dict[str, list[int]]:
-    """Return who outside the tree has which of the wanted pipes and sockets open."""
+def _holders(
+    root: Path, wanted: set[str], inside: set[int]
+) -> tuple[dict[str, list[int]], set[str]]:
+    """Return who outside the tree has which of the wanted pipes and sockets open.
+
+    Also those that are open in processes which the tree has started in the meantime.
+    """
     found: dict[str, list[int]] = {}
+    late: set[str] = set()
     for pid in numbers(root):
         if pid in inside:
             continue
@@ -205,9 +213,13 @@ def _holders(root: Path, wanted: set[str], inside: set[int]) -> dict[str, list[i
             opened = targets(f"{root}/{pid}")
         except OSError:
             continue
-        for target in {target for _, target in opened} & wanted:
+        theirs = {target for _, target in opened} & wanted
+        if theirs and below(root, pid, inside):
+            late |= theirs
+            continue
+        for target in theirs:
             found.setdefault(target, []).append(pid)
-    return found
+    return found, late
 
 
 def _outside_pipe(

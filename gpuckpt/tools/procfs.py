@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
 GONE: Final = (FileNotFoundError, ProcessLookupError, NotADirectoryError)
@@ -101,6 +101,21 @@ def kibibytes(status: dict[str, str], name: str) -> int:
     """Return the bytes of a `Name: N kB` line, 0 if it is not there."""
     number = status.get(name, "").partition(" ")[0]
     return int(number) * 1024 if number.isdigit() else 0
+
+
+def below(root: Path | str, pid: int, inside: Collection[int]) -> bool:
+    """Whether a process that a tree's list lacks is one of the tree, started since, or has ended.
+
+    A job that starts programs in a loop always has some of these.
+    """
+    seen: set[int] = set()
+    while pid not in inside:
+        raw = read(f"{root}/{pid}/stat")
+        if not raw or pid in seen:
+            return not seen
+        seen.add(pid)
+        pid = parse_stat(raw).ppid
+    return True
 
 
 def stats(root: Path) -> Iterator[Stat]:

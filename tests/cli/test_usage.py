@@ -48,6 +48,8 @@ WRONG = [
     ("plan", "Missing argument 'TARGET'"),
     ("plan 0", "PID: 0 is not a process id"),
     ("plan ''", "TARGET: the path is empty"),
+    ("rehearse 5 --keep", "--keep is of no use without --dump"),
+    ("rehearse 5 -o x", "--output is of no use without --dump"),
     ("gc /no/such/folder", "FOLDER: /no/such/folder does not exist"),
     ("gc /etc/passwd", "FOLDER: /etc/passwd is no folder"),
     ("dump 5 --ghost-limit 1X", "--ghost-limit: '1X' is not a size"),

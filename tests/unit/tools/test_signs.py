@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from gpuckpt.tools.proc import Proc
+from gpuckpt.tools.procfs import below
 from gpuckpt.tools.surroundings import packages
 
 if TYPE_CHECKING:
@@ -31,6 +32,15 @@ def test_our_own_signs_and_copies() -> None:
     assert me not in proc.copies(own.argv, own.cwd, time.time() + 60)
     assert me not in proc.copies(own.argv, "/elsewhere", 0.0)
     assert proc.signs(1 << 22) is None
+
+
+def test_who_was_started_since_a_tree_was_listed() -> None:
+    me, parent = os.getpid(), os.getppid()
+    assert below("/proc", me, {me})
+    assert below("/proc", me, {parent})
+    assert not below("/proc", parent, {me})
+    assert not below("/proc", me, ())
+    assert below("/proc", 1 << 22, {me}), "it has ended, and holds nothing"
 
 
 def test_our_own_surroundings() -> None:
