@@ -11,7 +11,7 @@ from gpuckpt.flow.forecast import Return, returning
 from gpuckpt.flow.history import History
 from gpuckpt.flow.target.facts import TargetFacts, gather
 from gpuckpt.flow.target.judge import judge, refusal
-from gpuckpt.flow.target.room import memory_needed
+from gpuckpt.flow.target.room import carried_bytes, memory_needed
 from gpuckpt.image.store import Image
 from gpuckpt.model import blocker
 
@@ -66,7 +66,7 @@ def preview(
         findings=(*own, *found),
         error=error,
         same_boot=manifest.host.boot_id == facts.host.boot_id,
-        memory=memory_needed(manifest),
+        memory=memory_needed(manifest) + carried_bytes(facts),
         forecast=returning(manifest, facts.host.cpu_count, History(tools.state_dir).records()),
     )
 

@@ -34,7 +34,8 @@ def taken(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
 def shared(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
     """Memory that two jobs use is fine only if they have always shared it."""
     for one in facts.carried:
-        if one.state is State.THERE and one.file.exact and one.file.memory and one.pid:
+        used = one.pid is not None and one.pid not in facts.running  # else that is told already
+        if one.state is State.THERE and one.file.exact and one.file.memory and used:
             yield blocker(
                 "gate-file-shared",
                 one.path,
