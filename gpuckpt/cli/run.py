@@ -125,7 +125,7 @@ def _streams(program: str, log: Path | None) -> tuple[tuple[Path, Path], bool]:
     if out is not None:
         return (out, share_own_file(sys.stderr.fileno()) or out), True
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(program).name).strip("-.") or "job"
-    path = Path.cwd() / f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{os.getpid()}.log"
+    path = values.path("--log")(f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{os.getpid()}.log")
     return (path, path), False
 
 

@@ -7,6 +7,7 @@ terminal, an io_uring ring, GPU memory that processes share. Here none of it com
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ def launch(
         while not has_ended(child):
             if (signum := interrupts.take()) is not None:
                 pass_on(child, signum)
-            _copy(tails, echo)
+            _copy(tails, echo, 64 * CHUNK)
             time.sleep(POLL_SECONDS)
         _copy(tails, echo)
         image = _dumped_to(request.state_dir, child.pid)
@@ -118,7 +119,14 @@ def _tails(streams: tuple[Path, Path]) -> dict[int, BinaryIO]:
     return found
 
 
-def _copy(tails: Mapping[int, BinaryIO], echo: Callable[[int, bytes], None] | None) -> None:
+def _copy(
+    tails: Mapping[int, BinaryIO],
+    echo: Callable[[int, bytes], None] | None,
+    most: int = sys.maxsize,
+) -> None:
+    """Hand on what was appended; `most` bytes of each file, for signals must get their turn."""
     for number, file in tails.items():
-        while echo is not None and (data := file.read(CHUNK)):
+        left = most
+        while echo is not None and left > 0 and (data := file.read(CHUNK)):
             echo(number, data)
+            left -= len(data)

@@ -161,7 +161,10 @@ class Carried:
         """Return the bytes that fit into a folder, None if there is none that takes names."""
         if not os.access(folder, os.W_OK | os.X_OK) or not os.path.isdir(folder):  # noqa: PTH112
             return None
-        seen = os.statvfs(folder)
+        try:
+            seen = os.statvfs(folder)
+        except OSError:  # a dead filesystem takes none either
+            return None
         return seen.f_bavail * seen.f_frsize if seen.f_blocks else 1 << 62  # a tmpfs without limit
 
     def make(self, file: CarriedFile, source: int) -> int:
