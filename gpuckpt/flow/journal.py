@@ -121,7 +121,7 @@ class Journal:
         """List files by name; who may not look into the state directory sees none of them."""
         try:
             return sorted(self._folder.glob(pattern))
-        except PermissionError:  # of a folder above; Python 3.11 hides only the folder's own
+        except OSError:  # of a folder above; Python 3.11 hides only the folder's own
             return []
 
     def open(
@@ -237,7 +237,10 @@ def _read(path: Path) -> Entry | Strange:
     raw = path.read_bytes()
     if (version := msgspec.json.decode(raw, type=_Head).format) > FORMAT:
         return Strange(path, f"it is of a newer gpuckpt (format {version}), which must repair it")
-    return wire.from_json(raw, Entry)
+    entry = wire.from_json(raw, Entry)
+    if entry.id != path.stem:  # files are found, and removed, by it
+        return Strange(path, f"it calls itself {entry.id}")
+    return entry
 
 
 def _wait_for(fd: int) -> None:

@@ -15,7 +15,7 @@ from gpuckpt.flow.journal import at_work
 from gpuckpt.flow.leftovers import cut_short, left_of, suspension
 from gpuckpt.flow.mending import Deed, Mender
 from gpuckpt.flow.operation import Operation
-from gpuckpt.flow.recover import concerns, story
+from gpuckpt.flow.recover import concerns
 from gpuckpt.flow.tasks import check_target
 from gpuckpt.flow.workspace import check_readable
 from gpuckpt.model import CudaState, GpuUse, blocker
@@ -67,7 +67,7 @@ def repair(
         if request.dry_run:
             found = left_of(tools, entry)
             done += (Deed(f"{one.id}: {one.object}", one.pid) for one in found)
-            done += [Deed(f"forget {story(entry, found)}")]
+            done += [Deed(f"forget the {entry.operation} of {entry.started}")]
             continue
         with operation.record.phase("repair", f"{entry.operation} of {entry.started}"):
             deeds, failed = _mend(operation, entry)

@@ -46,7 +46,7 @@ def folder_of(state_dir: Path, operation_id: str) -> Path:
 
 def run_folders(state_dir: Path) -> tuple[Path, ...]:
     """Return the folders of all operations there are; whose they are, the journal knows."""
-    return tuple(sorted((state_dir / "run").glob("*")))
+    return _found(state_dir, "run/*")
 
 
 def check_readable(state_dir: Path) -> None:
@@ -67,7 +67,14 @@ def check_readable(state_dir: Path) -> None:
 def kept_logs(state_dir: Path) -> tuple[Path, ...]:
     """Return the logs, traces and reports that were kept, oldest first."""
     patterns = ("logs/*", "gpuckpt-bug-*.txt", "report-*.txt")
-    return tuple(sorted((one for each in patterns for one in state_dir.glob(each)), key=_age))
+    return tuple(sorted((one for each in patterns for one in _found(state_dir, each)), key=_age))
+
+
+def _found(state_dir: Path, pattern: str) -> tuple[Path, ...]:
+    try:
+        return tuple(sorted(state_dir.glob(pattern)))
+    except OSError:  # closed to this user, or no such place: Python 3.11 hides only some of these
+        return ()
 
 
 def _age(path: Path) -> float:
