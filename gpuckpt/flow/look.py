@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from gpuckpt.errors import UsageError
 from gpuckpt.flow.facts import gather
-from gpuckpt.flow.obstacles import criu_version
+from gpuckpt.flow.obstacles import check_answers, criu_version
 from gpuckpt.flow.plan import judge_dump, refusal
 from gpuckpt.flow.rules.rule import DumpChoices
 from gpuckpt.flow.tasks import check_target
@@ -86,10 +86,12 @@ def look(tools: Toolbox, request: DumpRequest, *, image: bool = True) -> Sight:
 
     Raises:
         NoSuchProcess, Forbidden: the pid names nothing that may be dumped.
+        HostUnfit: a filesystem that the job or the image is on does not answer.
     """
     root = check_target(tools, request.pid)
     tree = tools.proc.tree(request.pid)
     output = output_path(request.output, root) if image else Path()
+    check_answers(tools, (str(output.parent),) if image else (), tree.pids)
     criu, missing = criu_version(tools)
     facts = gather(tools, tree, output if image else None, missing, criu)
     return Sight(

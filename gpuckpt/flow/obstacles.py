@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuckpt.errors import CudaCallFailed, GpuckptError, GpuStepFailed
+from gpuckpt.errors import CudaCallFailed, GpuckptError, GpuStepFailed, HostUnfit
 from gpuckpt.flow.gpu import states_of
 from gpuckpt.model import CudaState, blocker
 
@@ -63,6 +63,19 @@ def destination(tools: Toolbox, folder: Path) -> tuple[int | None, Place | None,
         reason = f"The filesystem cannot be asked for its room: {why.strerror or why}."
         remedy = "Mount it again, or write the image elsewhere (-o)."
         return None, None, [blocker("not-writable", str(folder), reason, remedy)]
+
+
+def check_answers(tools: Toolbox, paths: Iterable[str], pids: Iterable[int] = ()) -> None:
+    """Look at no file on a filesystem whose server is gone: nothing would end that wait.
+
+    Raises:
+        HostUnfit: one does not answer.
+    """
+    if silent := tools.files.silent(paths, pids):
+        raise HostUnfit(
+            f"{', '.join(silent)} does not answer: whoever looks at a file there waits without end",
+            hint="See that its server answers, or unmount it (umount -f -l), and try again.",
+        )
 
 
 def told(why: GpuckptError, thing: str) -> Finding:

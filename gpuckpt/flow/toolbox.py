@@ -251,6 +251,9 @@ class FilesTool(Protocol):
     def packages(self, prefix: str) -> tuple[str, ...] | None:
         """Return the Python packages installed below a prefix; None if it is not there."""
 
+    def silent(self, paths: Iterable[str], pids: Iterable[int] = ...) -> tuple[str, ...]:
+        """Return the filesystems of paths and processes that do not answer."""
+
     def remaps(self, folder: str) -> tuple[Remap, ...]:
         """Return the names in a folder that a CRIU has made for files without one."""
 

@@ -9,10 +9,14 @@ import struct
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, TYPE_CHECKING, Final
 
 from gpuckpt.tools.locks import FileLock, on_file
+from gpuckpt.tools.silent import silent
 from gpuckpt.tools.surroundings import packages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # where linkers put notes; a build-id further back than this would be a strange file
 LARGEST_HEADERS = 1 << 20
@@ -73,6 +77,10 @@ class Files:
     def packages(self, prefix: str) -> tuple[str, ...] | None:
         """Return the Python packages installed below a prefix; None if it is not there."""
         return packages(prefix)
+
+    def silent(self, paths: Iterable[str], pids: Iterable[int] = ()) -> tuple[str, ...]:
+        """Return the filesystems of paths and processes that do not answer; see tools/silent.py."""
+        return silent(Path("/proc"), paths, pids)
 
     def remaps(self, folder: str) -> tuple[Remap, ...]:
         """Return the names in a folder that a CRIU has made, sorted; none if it is gone."""

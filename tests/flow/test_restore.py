@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from gpuckpt.errors import CudaCallFailed, ImageUnsupported
+from gpuckpt.errors import CudaCallFailed, HostUnfit, ImageUnsupported
 from gpuckpt.events import Silent
 from gpuckpt.flow.dump import dump
 from gpuckpt.flow.interrupts import Interrupts
@@ -24,6 +24,19 @@ from tests.image_samples import seal
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def test_no_file_is_looked_at_where_a_server_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    host = FakeHost.with_job()
+    tools = host.toolbox(tmp_path / "state")
+    image = tmp_path / "image"
+    dump(tools, DumpRequest(ROOT_PID, image, leave_running=True), Silent(), Interrupts())
+    host.silent = ("nfs4 at /data",)
+    with pytest.raises(HostUnfit, match="nfs4 at /data does not answer"):
+        restore(tools, RestoreRequest(image), Silent(), Interrupts())
+    with pytest.raises(HostUnfit, match="nfs4 at /data does not answer"):
+        dump(tools, DumpRequest(ROOT_PID, tmp_path / "other"), Silent(), Interrupts())
 
 
 def test_a_driver_that_does_not_answer_afterwards_costs_no_job(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from gpuckpt.flow import doubts
 from gpuckpt.flow.journal import Journal
 from gpuckpt.flow.ledger import Ledger
 from gpuckpt.flow.memory import holders, memory_need
+from gpuckpt.flow.obstacles import check_answers
 from gpuckpt.flow.target.standing import Standing, State, standings
 from gpuckpt.image import compare
 from gpuckpt.image.outside import FileRecord
@@ -81,7 +82,12 @@ class TargetFacts:
 
 
 def gather(tools: Toolbox, manifest: Manifest, *, stays: bool = False) -> TargetFacts:
-    """Look at all of it once."""
+    """Look at all of it once.
+
+    Raises:
+        HostUnfit: a filesystem that the job needs does not answer.
+    """
+    check_answers(tools, [one.path for one in manifest.outside.files])
     criu, no_criu = _criu(tools)
     host = tools.host.facts()
     restored = Ledger(tools.state_dir).last(manifest.image_id)
