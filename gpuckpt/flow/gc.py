@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpuckpt.flow.interrupts import Interrupts
+    from gpuckpt.flow.journal import Entry
     from gpuckpt.flow.toolbox import Toolbox
 
 LOG_DAYS: Final = 30
@@ -73,8 +74,7 @@ def gc(tools: Toolbox, request: GcRequest, interrupts: Interrupts) -> GcResult:
     named, dry_run = list(request.folders), request.dry_run
     journal = Journal(tools.state_dir)
     runs = run_folders(tools.state_dir)  # first: an entry is always older than its folder
-    entries = journal.entries()
-    ids = {entry.id for entry in entries}
+    ids, entries = journal.ids(), journal.entries()
     removed: list[Removed] = []
     kept: list[tuple[str, str]] = []
     places = {Path(entry.image).parent for entry in entries if entry.image} | set(named)
@@ -89,13 +89,21 @@ def gc(tools: Toolbox, request: GcRequest, interrupts: Interrupts) -> GcResult:
                 shutil.rmtree(folder, ignore_errors=True)
             removed += [found] if dry_run or not folder.exists() else []
     removed += _old_logs(tools.state_dir, dry_run=dry_run)
-    if any(not cut_short(tools, entry) for entry in entries):
-        kept += ((str(place), "a gpuckpt is at work: names of CRIU are left") for place in named)
+    if why := _needed(tools, journal, entries):
+        kept += ((str(place), f"{why}: names of CRIU are left") for place in named)
     else:
         gone, left = _remaps(tools, named, dry_run=dry_run)
         removed += gone
         kept += left
     return GcResult(tuple(removed), tuple(kept), dry_run)
+
+
+def _needed(tools: Toolbox, journal: Journal, entries: tuple[Entry, ...]) -> str:
+    """Say why names that CRIU made may be needed by an operation, "" if by none."""
+    if any(not cut_short(tools, entry) for entry in entries):
+        return "a gpuckpt is at work"
+    strange = journal.strange()
+    return f"{strange[0].path} may be of a gpuckpt at work" if strange else ""
 
 
 def _stages(place: Path, *, dry_run: bool) -> Iterator[Removed]:

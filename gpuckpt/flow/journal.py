@@ -117,6 +117,10 @@ class Journal:
                     half.append(Strange(path, "a step that was never written to its end"))
         return (*(one for one in self._all() if isinstance(one, Strange)), *half)
 
+    def ids(self) -> frozenset[str]:
+        """Return the ids of all operations that have a file here, be it one that we cannot read."""
+        return frozenset(path.stem for path in self._files("*.json"))
+
     def _files(self, pattern: str) -> list[Path]:
         """List files by name; who may not look into the state directory sees none of them."""
         try:
@@ -159,9 +163,14 @@ class Journal:
         return entry
 
     def close(self, entry: Entry) -> None:
-        """Forget an operation that left nothing to repair."""
-        self._path(entry).unlink(missing_ok=True)
-        _sync(self._folder)
+        """Forget an operation that left nothing to repair.
+
+        One that cannot be forgotten, on a disk that went away or may no longer be written, is no
+        failure of what is done: the next repair finds nothing left of it.
+        """
+        with suppress(OSError):
+            self._path(entry).unlink(missing_ok=True)
+            _sync(self._folder)
 
     def _all(self) -> Iterator[Entry | Strange]:
         for path in self._files("*.json"):

@@ -104,7 +104,9 @@ def stands(tools: Toolbox, entry: Entry) -> bool:
     alive = living(tools, entry)
     if entry.step in STANDING:  # whatever has become of it since, it is nobody's half-made task
         return bool(alive)
-    if not entry.processes or len(alive) < len(entry.processes):
+    # a child of its may have ended since, as any does; its root and its GPU processes may not
+    needed = {ref.pid for ref in entry.processes[:1]} | set(entry.first)
+    if not needed or not needed.issubset(ref.pid for ref in alive):
         return False
     now = (tools.proc.process(ref.pid) for ref in alive if ref.pid in entry.first)
     if any(process is not None and process.stopped for process in now):

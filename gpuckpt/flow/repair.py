@@ -100,14 +100,16 @@ def _mend(operation: Operation, entry: Entry) -> tuple[list[Deed], list[Finding]
     mender = Mender(operation.tools, operation.journal, operation.interrupts, entry)
 
     def work() -> None:
+        if entry.id not in operation.journal.ids():
+            return  # another repair was quicker
         mender.mend()
         mender.failed += (one for one in _after(operation, entry) if one.blocks)
+        if not mender.failed:
+            mender.deeds.append(Deed(f"the {entry.operation} of {entry.started} is forgotten"))
 
     root = min((ref.pid for ref in entry.processes), default=0)
     mine = operation.enter(root, entry.image, entry.processes, pids=entry.pids)
     _closing(operation, mine, work)
-    if not mender.failed:
-        mender.deeds.append(Deed(f"the {entry.operation} of {entry.started} is forgotten"))
     return mender.deeds, mender.failed
 
 

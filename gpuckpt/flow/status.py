@@ -83,7 +83,7 @@ def status(tools: Toolbox, pid: int | None = None) -> StatusResult:
     check_readable(tools.state_dir)
     journal = Journal(tools.state_dir)
     runs = run_folders(tools.state_dir)  # first: an entry is always older than its folder
-    entries = journal.entries()
+    ids, entries = journal.ids(), journal.entries()
     known = {ref.pid for entry in entries for ref in entry.processes}
     tree = None if pid is None else _tree(tools, pid, entries)
     wanted = {0 if pid is None else pid, *(tree.pids if tree else ())}
@@ -94,7 +94,7 @@ def status(tools: Toolbox, pid: int | None = None) -> StatusResult:
         at_work=tuple(entry for entry in mine if entry not in dead),
         unfinished=tuple(Unfinished(entry, left_of(tools, entry)) for entry in dead),
         strangers=_everywhere(tools, known) if pid is None else _strangers(job, known),
-        files=(*_strange(journal), *_forgotten(runs, entries)) if pid is None else (),
+        files=(*_strange(journal), *_forgotten(runs, ids)) if pid is None else (),
         tables=tools.net.tables() if pid is None else (),
         logs=kept_logs(tools.state_dir) if pid is None else (),
         returning=bool(dead) and helpers_at_work(tools),
@@ -182,8 +182,7 @@ def _strange(journal: Journal) -> Iterator[Finding]:
         )
 
 
-def _forgotten(runs: tuple[Path, ...], entries: Collection[Entry]) -> Iterator[Finding]:
-    ids = {entry.id for entry in entries}
+def _forgotten(runs: tuple[Path, ...], ids: Collection[str]) -> Iterator[Finding]:
     for folder in runs:
         if folder.name not in ids:
             reason = "It is the work folder of a run that the journal no longer knows."

@@ -121,6 +121,34 @@ def test_a_restored_job_that_runs_is_never_ended(tmp_path: Path) -> None:
     assert host.processes == before
 
 
+@pytest.mark.parametrize("ended", [ROOT_PID, ROOT_PID + 1, ROOT_PID + 2])
+def test_a_restored_job_runs_though_a_child_has_ended(tmp_path: Path, ended: int) -> None:
+    """Killed before its last look; since then the job has run, and a child of it has ended."""
+    host = FakeHost.with_job(cuda=1)
+    pids = tuple(ref.pid for ref in entry(host).processes)
+    one = entry(host, operation="restore", step="made", pids=pids)
+    del host.processes[ended]
+    before = dict(host.processes)
+    found = left(host, tmp_path, one)
+    assert not mend(host, tmp_path).left
+    if ended == ROOT_PID + 2:
+        assert found == []
+        assert host.processes == before
+    else:  # without its root or its GPU process it is no job any more
+        assert {id_ for id_, _ in found} == {"left-half-restored"}
+        assert set(host.processes) == {os.getpid()}
+
+
+def test_two_repairs_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one had it done before ours began: nothing is done or claimed a second time."""
+    host = FakeHost.with_job(cuda=1)
+    one = entry(host)
+    assert left(host, tmp_path, one) == []
+    monkeypatch.setattr(Journal, "ids", lambda _: frozenset())
+    assert not mend(host, tmp_path).done
+    assert host.calls.count("cuda.open") == 0
+
+
 def test_after_a_reboot_only_files_are_left(tmp_path: Path) -> None:
     """Processes of another boot are gone, whatever has their numbers now."""
     host = FakeHost.with_job(cuda=1)
@@ -241,3 +269,16 @@ def test_gc_removes_litter_and_never_an_image(tmp_path: Path) -> None:
     assert (tmp_path / "image" / "manifest.json").exists()
     assert not gc(host.toolbox(state), request, CALM).removed
     living.discard()
+
+
+def test_gc_spares_what_an_unreadable_entry_may_need(tmp_path: Path) -> None:
+    """A newer gpuckpt's work folder and CRIU names, be it at work or cut short."""
+    host, work = FakeHost.with_job(cuda=1), tmp_path / "run" / "newer"
+    work.mkdir(parents=True)
+    (tmp_path / "journal").mkdir()
+    (tmp_path / "journal" / "newer.json").write_text('{"format": 2}')
+    host.remaps = [Remap(f"{tmp_path}/link_remap.1", 1, 1, 4096)]
+    result = gc(host.toolbox(tmp_path), GcRequest((tmp_path,)), CALM)
+    assert not result.removed
+    assert "newer.json" in result.kept[0][1]
+    assert [one.id for one in status(host.toolbox(tmp_path)).files] == ["journal-entry"]

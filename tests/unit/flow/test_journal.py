@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import resource
+import shutil
 import stat
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -130,13 +131,15 @@ def test_what_cannot_be_acted_on_is_told_and_left_alone(tmp_path: Path) -> None:
     (folder / "c.json").write_bytes(b"")
     (folder / "d.json").write_bytes(whole.replace(b'"format":1', b'"format":2,"new":[]'))
     (folder / "e.new").write_bytes(whole[:9])
+    (folder / "copy of a.json").write_bytes(whole)
     os.utime(folder / "e.new", (0, 0))
     assert journal.entries() == (known,)
     told = {one.path.name: one.why for one in journal.strange()}
-    assert set(told) == {"b.json", "c.json", "d.json", "e.new"}
+    assert set(told) == {"b.json", "c.json", "copy of a.json", "d.json", "e.new"}
     assert "newer gpuckpt" in told["d.json"]
     assert "damaged" in told["b.json"]
-    assert len(list(folder.iterdir())) == 6
+    assert len(list(folder.iterdir())) == 7
+    assert journal.ids() == {"a", "b", "c", "copy of a", "d"}
 
 
 def test_what_cannot_be_read_is_left_alone(tmp_path: Path) -> None:
@@ -147,6 +150,17 @@ def test_what_cannot_be_read_is_left_alone(tmp_path: Path) -> None:
     strange.write_text("{}")
     assert journal.entries() == ()
     assert strange.exists()
+
+
+def test_a_state_folder_that_went_away(tmp_path: Path) -> None:
+    """What must be written down cannot be; what is done is done, and needs not be forgotten."""
+    journal = Journal(tmp_path / "state")
+    one = _opened(journal, entry("a"))
+    shutil.rmtree(tmp_path / "state")
+    with pytest.raises(DumpFailed, match="cannot be written"):
+        journal.step(one, "lock")
+    journal.close(one)
+    assert journal.entries() == ()
 
 
 def test_no_place_for_the_journal_is_said_plainly(tmp_path: Path) -> None:
