@@ -34,13 +34,16 @@ _OUTPUT_LOST = 1
 def main() -> None:
     """Run the command line and end the program."""
     streams.prepare()
-    status = run(sys.argv[1:])
+    status = run(sys.argv[1:], last=True)
     streams.leave()
     sys.exit(status)
 
 
-def run(argv: Sequence[str]) -> int:
-    """Run one command line and return its exit status."""
+def run(argv: Sequence[str], *, last: bool = False) -> int:
+    """Run one command line and return its exit status.
+
+    `last`: the program ends with it, and no signal changes the status that was told.
+    """
     try:
         found = parse(argv)
     except typer.TyperException as error:
@@ -50,7 +53,7 @@ def run(argv: Sequence[str]) -> int:
     except OSError as error:  # the text of --help or --version found no reader
         streams.Tolerant(sys.stderr).write(f"gpuckpt: stdout cannot be written: {error}\n")
         return _OUTPUT_LOST
-    return found if isinstance(found, int) else _invoke(found)
+    return found if isinstance(found, int) else _invoke(found, last=last)
 
 
 def _refused(argv: Sequence[str], error: GpuckptError) -> int:
@@ -59,8 +62,8 @@ def _refused(argv: Sequence[str], error: GpuckptError) -> int:
     return error.exit_code
 
 
-def _invoke(invocation: Invocation) -> int:
-    with Application(invocation.command, invocation.settings) as app, _signals(app):
+def _invoke(invocation: Invocation, *, last: bool) -> int:
+    with Application(invocation.command, invocation.settings) as app, _signals(app, last=last):
         try:
             status = invocation.run(app)
         except GpuckptError as error:
@@ -80,7 +83,7 @@ def _delivered(app: Application, status: int) -> int:
 
 
 @contextmanager
-def _signals(app: Application) -> Iterator[None]:
+def _signals(app: Application, *, last: bool) -> Iterator[None]:
     """Turn signals into requests to stop for as long as the command runs."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -104,7 +107,7 @@ def _signals(app: Application) -> Iterator[None]:
     finally:
         signal.set_wakeup_fd(old_bell)
         for number, action in before.items():
-            signal.signal(number, action)
+            signal.signal(number, signal.SIG_IGN if last else action)
         os.close(bell)
         teller.join()
         os.close(heard)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gpuckpt.cli import main
 from tests.cli import samples
 
 if TYPE_CHECKING:
@@ -81,6 +82,25 @@ def test_a_signal_is_a_request_and_an_exit_status(
     assert f"gpuckpt dump: {signum.name}: interrupted" in ran.err
     assert signal.getsignal(signum) == before
     assert signal.set_wakeup_fd(-1) == -1
+
+
+@pytest.mark.usefixtures("flows")
+def test_no_signal_changes_a_status_that_was_told(
+    signalled: Callable[[Callable[..., object]], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A script that asks for the exit status must not learn that a finished dump was ended."""
+    signalled(lambda *_: samples.dump_result())
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        assert main.run(["dump", "5"], last=True) == 0
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+    assert "dumped" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("flows")
