@@ -50,7 +50,7 @@ class TargetFacts:
     locks others have, with the pid and name of one of these. `taken` are the job's numbers in
     use, with their users. `running` are processes of this very job that are alive, from
     before the dump or from an earlier restore, which `restored` tells of; `copies` tell of others
-    that look like it. `others` are restores of other images going on now. `gpu_short` has the GPUs
+    that look like it. `others` are restores going on now. `gpu_short` has the GPUs
     with too little memory: the bytes needed, and who holds it, in words. `stays`: gpuckpt will be
     the parent of the job to its end. `carried` tells how the files that the image carries stand
     here, `rooms` how many bytes their folders take, None if not even names.
@@ -118,7 +118,6 @@ def gather(tools: Toolbox, manifest: Manifest, *, stays: bool = False) -> Target
         restored=restored,
         running=running,
         copies=tuple(doubts.copies(tools, manifest, running)),
-        others=_others(tools, host.boot_id),
         stays=stays,
         carried=stand,
         rooms={
@@ -155,6 +154,8 @@ def look_again(tools: Toolbox, manifest: Manifest, facts: TargetFacts) -> Target
     return replace(
         facts,
         taken=_taken(tools, manifest),
+        # after them: a restore that has made one of them is in the journal already
+        others=_others(tools, facts.host.boot_id),
         ports=tuple(_port(tools, listener) for listener in manifest.outside.listeners),
         locked=_locked(tools, manifest.outside.locks),
         nvidia=nvidia,
@@ -261,7 +262,7 @@ def _running(
 
 
 def _others(tools: Toolbox, boot_id: str) -> tuple[Entry, ...]:
-    """Return restores of other images that go on right now."""
+    """Return other restores that go on right now, of this image or another."""
     return tuple(
         entry
         for entry in Journal(tools.state_dir).entries()

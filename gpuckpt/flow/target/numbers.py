@@ -25,8 +25,23 @@ def taken(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
             yield _unseen(number)
         elif user.pid not in facts.running:
             users.setdefault(user.pid, (user, []))[1].append(number)
+    making = {pid: one.owner.pid for one in facts.others for pid in one.pids}
     for user, used in users.values():
-        yield _zombie(user, used) if user.zombie else _living(manifest, user, used)
+        if user.pid in making:
+            yield _made(making[user.pid], used)
+        else:
+            yield _zombie(user, used) if user.zombie else _living(manifest, user, used)
+
+
+def _made(owner: int, used: list[int]) -> Finding:
+    """Nobody should end what another restore is making."""
+    return blocker(
+        "pid-taken",
+        f"pid {some(used)}",
+        f"The job's pid {used[0]} is being restored by another gpuckpt, process {owner}.",
+        "Wait until that has ended.",
+        owner,
+    )
 
 
 def _unseen(number: int) -> Finding:

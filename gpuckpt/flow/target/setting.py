@@ -183,6 +183,8 @@ def identity(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
 def others(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
     """Two restores at once share the numbers that CRIU's own helpers take in passing."""
     for entry in facts.others:
+        if facts.taken.keys() & set(entry.pids):
+            continue  # it makes the very pids of this job, and is told of there
         yield warning(
             "another-restore",
             entry.image,

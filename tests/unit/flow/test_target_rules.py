@@ -11,6 +11,7 @@ import pytest
 from gpuckpt.errors import CriuMissing, ImageUnsupported
 from gpuckpt.flow.forecast import returning
 from gpuckpt.flow.history import Record
+from gpuckpt.flow.journal import Entry
 from gpuckpt.flow.ledger import Restored
 from gpuckpt.flow.target.facts import SeenPort, TargetFacts
 from gpuckpt.flow.target.judge import judge, refusal
@@ -85,6 +86,10 @@ LEDGER = Restored(
     image_id="i", image="/i", at="2026-01-01T00:00:00Z", boot_id="other",
     processes=(ProcessRef(1000, 5),),
 )  # fmt: skip
+MAKING = Entry(
+    id="a", operation="restore", started="2026-01-01T00:00:00Z", boot_id="other", image="/i",
+    owner=ProcessRef(77, 1), processes=(), first={}, pids=(1000,),
+)  # fmt: skip
 TIMENS = m.FileEntry(
     name="timens-0.img", raw_size=1, stored_size=1, frames=1, stored_blake3="", table_blake3=""
 )
@@ -108,6 +113,9 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
     "label": (root(label="docker-default"), {}, "security-label", "docker-default"),
     "cgroup": (root(cgroup="/slurm/job_7"), {}, "cgroup", "/slurm/job_7"),
     "pid": ({}, {"taken": {1000: process(1000)}}, "!pid-taken", "train.py"),
+    "being made": (
+        {}, {"taken": {1000: process(1000)}, "others": (MAKING,)}, "!pid-taken", "another gpuckpt"
+    ),
     "group": ({}, {"taken": {1000: process(7, pgid=1000)}}, "!pid-taken", "as its group"),
     "unseen": ({}, {"taken": {1000: None}}, "!pid-taken", "cannot be seen"),
     "zombie": (
