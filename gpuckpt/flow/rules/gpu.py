@@ -154,7 +154,7 @@ def gpu_suspended(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
                 "gpu-suspended",
                 f"state {state}",
                 "Somebody has suspended this process's CUDA state: it would come back suspended.",
-                "Resume it with the tool that did (cuda-checkpoint --action restore, then unlock).",
+                f"Resume it with the tool that did, or by `gpuckpt repair {pid}`.",
                 pid,
             )
 
