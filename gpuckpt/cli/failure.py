@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import tempfile
 import traceback
 from datetime import UTC, datetime
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuckpt.cli.page import Block, Fields, Findings, Page, Table, Tone, Verbatim
-from gpuckpt.errors import Bug, GpuckptError, Interrupted, UsageError
+from gpuckpt.errors import Bug, GpuckptError, UsageError
 
 if TYPE_CHECKING:
     from typer import TyperException
@@ -111,11 +110,6 @@ def _cuda(one: Condition) -> str:
 
 def _title(doing: str, error: GpuckptError) -> str:
     who = f"gpuckpt {doing}" if doing else "gpuckpt"
-    if isinstance(error, Interrupted):
-        try:
-            who = f"{who}: {signal.Signals(error.signum).name}"
-        except ValueError:
-            who = f"{who}: signal {error.signum}"
     return f"{who}: {error.message}"
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuckpt.cli import units
+from gpuckpt.cli import describe, units
 from gpuckpt.cli.context import Application
 from gpuckpt.cli.options import DryRun, JobPid
-from gpuckpt.cli.page import Block, Findings, Outcome, Page, Table, Tone
+from gpuckpt.cli.page import Block, Findings, Next, Outcome, Page, Table, Tone
 from gpuckpt.errors import UndoIncomplete
 
 if TYPE_CHECKING:
@@ -25,11 +25,12 @@ def repair(app: Application, pid: JobPid = None, *, dry_run: DryRun = False) -> 
     from gpuckpt.flow.repair import repair as act
 
     request = RepairRequest(pid, dry_run)
-    return app.show(outcome(act(app.tools, request, app.reporter, app.interrupts)))
+    return app.show(outcome(act(app.tools, request, app.reporter, app.interrupts), pid))
 
 
-def outcome(result: RepairResult) -> Outcome:
-    """Say what was put right, and what is left."""
+def outcome(result: RepairResult, pid: int | None = None) -> Outcome:
+    """Say what was put right, and what is left: then the same again, once the cause is gone."""
+    words = () if pid is None else (str(pid),)
     blocks: list[Block] = []
     if result.done:
         rows = tuple(
@@ -41,6 +42,7 @@ def outcome(result: RepairResult) -> Outcome:
     if result.left:
         blocks.append(Findings(result.left))
         things = units.count(len(result.left), "thing")
+        blocks.append(Next((describe.command_line("gpuckpt", "repair", *words),)))
         error = UndoIncomplete(f"{things} could not be put right", findings=result.left)
     return Outcome(
         payload={"dry_run": result.dry_run, "done": result.done, "left": result.left},

@@ -88,6 +88,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     stage: str = ""
     step: str = "opened"
 
+    @property
+    def title(self) -> str:
+        """How it is spoken of: the dump of such a time."""
+        return f"{noun(self.operation)} of {self.started}"
+
 
 @dataclass(frozen=True, slots=True)
 class Strange:
@@ -229,11 +234,16 @@ class Journal:
             os.close(fd)
 
 
+def noun(operation: str) -> str:
+    """Return the name of an operation as a thing: a dump, a restore, a rehearsal."""
+    return "rehearsal" if operation == "rehearse" else operation
+
+
 def at_work(other: Entry, pid: int | None) -> ProcessUnfit:
     """Return the refusal for who meets a living operation: on a process, or on its image."""
     what = other.image if pid is None else f"process {pid}"
     return ProcessUnfit(
-        f"another gpuckpt (pid {other.owner.pid}) runs a {other.operation} on {what}",
+        f"another gpuckpt (pid {other.owner.pid}) runs a {noun(other.operation)} on {what}",
         hint="Wait until it has ended.",
     )
 

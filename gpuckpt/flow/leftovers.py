@@ -205,7 +205,7 @@ def _suspended(tools: Toolbox, entry: Entry) -> Iterator[Finding]:
 
 def _stopped(process: Process, entry: Entry, tracer: Process | None) -> Finding:
     if parked(process, entry):
-        reason = "The dump has stopped it, and its GPU memory is in host memory."
+        reason = "It was stopped by gpuckpt, and its GPU memory is in host memory."
         return blocker("left-parked", process.command, reason, REPAIR, process.pid)
     if tracer is not None:
         reason = f"Process {tracer.pid} ({tracer.comm}) holds it."

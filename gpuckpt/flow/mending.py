@@ -90,9 +90,8 @@ class Mender:
             hint = getattr(why, "hint", "") or "Run `gpuckpt repair` again when the cause is gone."
             pids = [ref.pid for ref in living(self.tools, self.entry)]
             reason = f"{what[0].upper()}{what[1:]}: {why}".rstrip(".") + "."
-            thing = f"{self.entry.operation} of {self.entry.started}"
             self.failed.append(
-                blocker("not-repaired", thing, reason, hint, pids[0] if pids else None)
+                blocker("not-repaired", self.entry.title, reason, hint, pids[0] if pids else None)
             )
 
     def _end_criu(self) -> None:

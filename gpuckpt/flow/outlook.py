@@ -81,29 +81,34 @@ def outlook(tools: Toolbox, request: DumpRequest, reporter: Reporter) -> Outlook
     speed = _write_speed(tools, request, sight, reporter)
     expected = forecast(sight.facts, records, speed, leave_running=request.leave_running)
     error = sight.error
-    earlier = tuple(_earlier(tools, sight))
+    left = dict(_earlier(tools, sight))
+    earlier = tuple(left)
     if earlier:
-        sight = replace(sight, findings=(*earlier, *sight.findings))
+        away = frozenset[int | None]().union(*left.values())
+        # to let a process run whose GPU state is away kills it: a repair does both in their order
+        others = (one for one in sight.findings if one.id != "stopped" or one.pid not in away)
+        sight = replace(sight, findings=(*earlier, *others))
         error = Unfinished(earlier[0].reason.rstrip("."), findings=sight.findings)
     instead = _instead(sight.facts, request) if error is not None and not earlier else None
     return Outlook(request, sight, tuple(_rows(sight)), expected, error, instead)
 
 
-def _earlier(tools: Toolbox, sight: Sight) -> Iterator[Finding]:
-    """Tell of runs that were cut short and left these processes in a state to be mended first."""
+def _earlier(tools: Toolbox, sight: Sight) -> Iterator[tuple[Finding, frozenset[int | None]]]:
+    """Tell of runs that were cut short and left processes in a state to be mended first; which."""
     for entry in Journal(tools.state_dir).entries():
         mine = concerns(entry, sight.tree.pids, str(sight.output))
         if not mine or not cut_short(tools, entry):
             continue
         found = left_of(tools, entry)
-        if any(one.blocks for one in found):
+        if touched := frozenset(one.pid for one in found if one.blocks):
             text = story(entry, found)
-            yield blocker(
+            told = blocker(
                 "unfinished",
-                f"{entry.operation} of {entry.started}",
+                entry.title,
                 f"{text[:1].upper()}{text[1:]}.",
                 "Put it back first: gpuckpt repair.",
             )
+            yield told, touched
 
 
 def _instead(facts: DumpFacts, request: DumpRequest) -> DumpRequest | None:

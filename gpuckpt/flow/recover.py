@@ -52,9 +52,7 @@ def recover(operation: Operation, pids: Collection[int], image: str) -> None:
                 f"{story(entry, found)}", findings=[one for one in found if one.blocks]
             )
         tidy(tools, operation.journal, entry)
-        operation.record.reporter.note(
-            f"an earlier {entry.operation} of {entry.started} was cut short; it was cleaned up"
-        )
+        operation.record.reporter.note(f"an earlier {entry.title} was cut short; it was cleaned up")
 
 
 def tree_of(tools: Toolbox, pid: int) -> tuple[int, ...]:
@@ -76,7 +74,7 @@ def story(entry: Entry, found: Collection[Finding]) -> str:
     """Say in one sentence what an earlier run has left."""
     touched = sorted({one.pid for one in found if one.blocks and one.pid is not None})
     left = f" and left process {', '.join(map(str, touched))}" if touched else ""
-    return f"an earlier {entry.operation} of {entry.started} was cut short{left}"
+    return f"an earlier {entry.title} was cut short{left}"
 
 
 def tidy(tools: Toolbox, journal: Journal, entry: Entry) -> None:

@@ -65,11 +65,10 @@ def repair(
     for entry in _entries(operation, request.pid):
         interrupts.check()
         if request.dry_run:
-            found = left_of(tools, entry)
-            done += (Deed(f"{one.id}: {one.object}", one.pid) for one in found)
-            done += [Deed(f"forget the {entry.operation} of {entry.started}")]
+            done += (_would(one) for one in left_of(tools, entry) if one.id != "stopped")
+            done.append(Deed(f"forget the {entry.title}"))
             continue
-        with operation.record.phase("repair", f"{entry.operation} of {entry.started}"):
+        with operation.record.phase("repair", entry.title):
             deeds, failed = _mend(operation, entry)
         done += deeds
         left += failed
@@ -78,6 +77,16 @@ def repair(
         done += deeds
         left += failed
     return RepairResult(tuple(done), tuple(left), request.dry_run)
+
+
+def _would(one: Finding) -> Deed:
+    """Return what a repair would do about one thing that is left."""
+    verb = "put back" if one.blocks else "remove"
+    if one.id == "left-half-restored":
+        verb = "end"
+    return Deed(
+        f"{verb} {one.object}: {one.reason[:1].lower()}{one.reason[1:].rstrip('.')}", one.pid
+    )
 
 
 def _entries(operation: Operation, pid: int | None) -> list[Entry]:
@@ -103,9 +112,11 @@ def _mend(operation: Operation, entry: Entry) -> tuple[list[Deed], list[Finding]
         if entry.id not in operation.journal.ids():
             return  # another repair was quicker
         mender.mend()
-        mender.failed += (one for one in _after(operation, entry) if one.blocks)
+        told = {one.pid for one in mender.failed}
+        rest = (one for one in _after(operation, entry) if one.blocks and one.pid not in told)
+        mender.failed += rest
         if not mender.failed:
-            mender.deeds.append(Deed(f"the {entry.operation} of {entry.started} is forgotten"))
+            mender.deeds.append(Deed(f"the {entry.title} is forgotten"))
 
     root = min((ref.pid for ref in entry.processes), default=0)
     mine = operation.enter(root, entry.image, entry.processes, pids=entry.pids)

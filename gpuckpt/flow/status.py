@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gpuckpt.errors import DriverUnfit
 from gpuckpt.flow.gpu import AWAY
 from gpuckpt.flow.history import History, command
-from gpuckpt.flow.journal import Journal
+from gpuckpt.flow.journal import Journal, noun
 from gpuckpt.flow.leftovers import ask, cut_short, left_of, parked, suspension
 from gpuckpt.flow.recover import concerns, helpers_at_work
 from gpuckpt.flow.tasks import ask_each, check_target
@@ -119,7 +119,7 @@ def _last(tools: Toolbox, root: Process) -> str:
     name = command(root.argv, root.comm)
     found = [one for one in History(tools.state_dir).records() if one.command == name]
     newest = max(found, key=lambda one: one.started, default=None)
-    return f"{newest.operation} of {newest.started}: {newest.outcome}" if newest else ""
+    return f"{noun(newest.operation)} of {newest.started}: {newest.outcome}" if newest else ""
 
 
 def _members(tools: Toolbox, tree: Tree, entries: Collection[Entry]) -> tuple[Member, ...]:

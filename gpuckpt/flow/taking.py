@@ -18,6 +18,7 @@ from gpuckpt.errors import (
 )
 from gpuckpt.flow.condition import conditions
 from gpuckpt.flow.gpu import CudaTree
+from gpuckpt.flow.journal import noun
 from gpuckpt.flow.leftovers import linked
 from gpuckpt.flow.undo import Undo
 
@@ -86,9 +87,8 @@ class Taking:
         now = {process.pid: process.ref for process in tree.processes}
         for seen in self.sight.tree.processes:
             if self._essential(seen) and now.get(seen.pid) != seen.ref:
-                raise ProcessChanged(
-                    f"process {seen.pid} ended while a {self._operation.verb} was at work on it"
-                )
+                work = noun(self._operation.verb)
+                raise ProcessChanged(f"process {seen.pid} ended while a {work} was at work on it")
         return tree
 
     def put_back(self, why: BaseException) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gpuckpt.errors import GpuckptError, UndoIncomplete
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+AGAIN: Final = "`gpuckpt repair` tries again to put it back."
 
 
 class Undo:
@@ -56,7 +59,7 @@ class Undo:
         if left:
             raise UndoIncomplete(
                 f"{cause}; and it could not all be put back: " + "; ".join(left),
-                hint=next(filter(None, reversed(hints)), ""),
+                hint=" ".join(filter(None, [next(filter(None, reversed(hints)), ""), AGAIN])),
                 log=cause.log if isinstance(cause, GpuckptError) else None,
                 excerpt=left,
             ) from cause

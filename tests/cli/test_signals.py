@@ -79,7 +79,7 @@ def test_a_signal_is_a_request_and_an_exit_status(
     before = signal.getsignal(signum)
     ran = gpuckpt("dump", 5)
     assert ran.code == 128 + signum
-    assert f"gpuckpt dump: {signum.name}: interrupted" in ran.err
+    assert f"gpuckpt dump: interrupted by {signum.name}" in ran.err
     assert signal.getsignal(signum) == before
     assert signal.set_wakeup_fd(-1) == -1
 

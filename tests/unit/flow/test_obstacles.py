@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from gpuckpt.cli import plan
 from gpuckpt.cli.page import Next
@@ -140,6 +141,13 @@ def test_what_an_earlier_run_left_is_told_with_the_rest(tmp_path: Path) -> None:
     assert str(away) in first.reason
     assert "gpuckpt repair" in first.remedy
     assert plan.outcome(told).page.blocks[-1] == Next((f"gpuckpt repair {ROOT_PID}",))
+    # one that is stopped with its GPU state away dies of a SIGCONT, which must not be advised
+    host.processes[away] = replace(host.processes[away], state="T")
+    parked = structs.replace(dead, step="checkpoint", threads={away: away + 1000})
+    Journal(tmp_path / "state").open(parked, lambda _ref: False)
+    told = outlook(tools, request, Silent())
+    assert "left process" in told.sight.findings[0].reason
+    assert "stopped" not in {one.id for one in told.sight.findings}
 
 
 def test_the_host_s_own_troubles() -> None:

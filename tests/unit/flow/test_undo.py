@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuckpt.errors import DumpFailed, UndoIncomplete
-from gpuckpt.flow.undo import Undo
+from gpuckpt.flow.undo import AGAIN, Undo
 
 
 def test_steps_run_in_reverse_order() -> None:
@@ -61,5 +61,5 @@ def test_the_hint_is_that_of_the_step_that_failed_first() -> None:
     undo.add("pid 8 is suspended", fail)
     with pytest.raises(UndoIncomplete) as caught:
         undo.run(DumpFailed("no memory", hint="try another disk"))
-    assert caught.value.hint == "free it"
+    assert caught.value.hint == f"free it {AGAIN}"
     assert caught.value.message.endswith("pid 8 is suspended; pid 7 is suspended")
