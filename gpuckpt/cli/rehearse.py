@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -84,12 +85,13 @@ def rehearse(
 
     if stay and dump:
         raise UsageError("--stay and --dump do not go together", hint="A dump takes its own time.")
-    if not dump and (keep or output is not None):
-        option = "--keep" if keep else "--output"
-        raise UsageError(
-            f"{option} is of no use without --dump",
-            hint="Without it no image is made; `gpuckpt plan PID -o IMAGE` measures the disk.",
-        )
+    for name, given in (("--keep", keep), ("--output", output is not None)):
+        # what the environment says holds for every command, and does no harm to this one
+        if given and not dump and not os.environ.get(values.variable(name)):
+            raise UsageError(
+                f"{name} is of no use without --dump",
+                hint="Without it no image is made; `gpuckpt plan PID -o IMAGE` measures the disk.",
+            )
     what = DumpRequest(
         pid=pid,
         output=output,
