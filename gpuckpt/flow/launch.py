@@ -68,6 +68,9 @@ def launch(
         NotWritable: a file for its output cannot be made.
     """
     try:
+        for path in request.streams:
+            if path.is_fifo() or path.is_socket():  # opening one waits for whoever reads it
+                raise NotWritable(f"{path} is no file", hint="Choose another --log.")
         tails = _tails(request.streams) if echo else {}
         child = launcher.start(
             request.argv, request.environment, request.streams, io_uring=request.io_uring
@@ -109,10 +112,15 @@ def _dumped_to(state_dir: Path, pid: int) -> str:
 
 
 def _tails(streams: tuple[Path, Path]) -> dict[int, BinaryIO]:
-    """Open the ends of the files for reading; one that serves both streams only once."""
+    """Open the ends of the files for reading; one that serves both streams only once.
+
+    A device is left out: some give bytes that nobody wrote, without end.
+    """
     found: dict[int, BinaryIO] = {}
     for number, path in enumerate(dict.fromkeys(streams), start=1):
         path.touch()
+        if not path.is_file():
+            continue
         file = path.open("rb", buffering=0)
         file.seek(0, 2)
         found[number] = file
