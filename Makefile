@@ -24,10 +24,11 @@ setup: $(VENV)/.ready criu ## a .venv with gpuckpt and its tools, and CRIU
 demo: setup ## dump a small job, show that it is gone, bring it back
 	$(VENV)/bin/gpuckpt demo $(ARGS)
 
-# Tests with real CRIU come last and one at a time: restores share pids and the network's names.
+# Tests with real CRIU come last, and those of one file one after the other: some of them look at
+# the whole host's ports and names, and most of their time goes by in waiting.
 test: setup redis ## all tests but those for GPUs; as root none may be skipped
 	$(PYTEST) -n 2 -m "not gpu and not root" $(ARGS)
-	$(PYTEST) -m root $(ARGS)
+	$(PYTEST) -n 3 --dist loadfile -m root $(ARGS)
 
 lint: $(VENV)/.ready lint-only ## format, style, types, import rules, shell scripts
 

@@ -169,7 +169,7 @@ def test_managed_memory_is_refused(start: Start, operator: Field, cuda: Cuda) ->
         "dump", job.pid, "-o", operator.folder / "image", "--ignore", "managed-memory"
     )
     assert answer.code == 5
-    assert "managed" in answer.json["error"]["hint"]
+    assert "Managed" in answer.json["error"]["hint"]
     assert cuda.states([job.pid]) == {job.pid: CudaState.RUNNING}
     job.counts_on()
     assert not (operator.folder / "image").exists()
