@@ -42,15 +42,13 @@ def told(answer: Answer) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("how", [("--stay", "2"), ("--dump", "-o", "scratch")], ids=" ".join)
-def test_training_is_bitwise_equal(
-    start: Start, operator: Field, how: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_is_bitwise_equal(start: Start, operator: Field, how: tuple[str, ...]) -> None:
     """Suspended in place, or dumped and gone on from memory: the training never notices."""
     undisturbed = start("train.py", str(TRAINING_STEPS), first="end").lines()
     job = start("train.py", str(TRAINING_STEPS), first="step 0 " + undisturbed[0].split(" ", 2)[2])
     wait(lambda: len(job.lines()) > TRAINING_STEPS // 4, "a quarter of the steps")
-    monkeypatch.chdir(operator.folder)
-    result = told(operator.gpuckpt("rehearse", job.pid, *how))
+    words = [str(operator.folder / word) if word == "scratch" else word for word in how]
+    result = told(operator.gpuckpt("rehearse", job.pid, *words))
     assert len(job.lines()) < TRAINING_STEPS, "rehearsed too late to prove anything"
     assert (result["wrong"], result["moved_before"], result["moves_now"]) == ([], True, True)
     assert not (operator.folder / "scratch").exists()
