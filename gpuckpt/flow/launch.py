@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.05
 CHUNK = 1 << 16
-# tells plan, by way of /proc/PID/environ, how a job was started
+# for whoever looks into /proc/PID/environ: how the job was started
 MARK: Final = "GPUCKPT_STARTED"
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from gpuckpt.errors import CudaCallFailed, NoSuchProcess, Stopped
+from gpuckpt.errors import CriuMissing, CudaCallFailed, NoSuchProcess, Stopped
 from gpuckpt.flow.toolbox import Toolbox
 from gpuckpt.model import (
     CudaBackend,
@@ -458,6 +458,14 @@ class _Cuda:
         now, ends = self.host.processes[pid], "TS" if stopped else "ST"
         if now.state == ends[1]:
             self.host.processes[pid] = replace(now, state=ends[0])
+
+
+class NoCriu:
+    """The CRIU of a host that has none."""
+
+    @property
+    def version(self) -> Version:
+        raise CriuMissing("CRIU was not found")
 
 
 @dataclass

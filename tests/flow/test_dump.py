@@ -22,12 +22,10 @@ from gpuckpt.flow.interrupts import Interrupts
 from gpuckpt.flow.journal import Entry, Journal
 from gpuckpt.flow.request import DumpRequest, DumpResult
 from gpuckpt.model import CudaOutcome, CudaState, ProcessRef
-from tests.fakes.host import ROOT_PID, FakeHost, Fault, process
+from tests.fakes.host import ROOT_PID, FakeHost, Fault, NoCriu, process
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from gpuckpt.model import Version
 
 
 def run(host: FakeHost, folder: Path, **changes: Any) -> DumpResult:
@@ -79,16 +77,10 @@ def test_what_a_killed_dump_had_is_removed_by_the_next(tmp_path: Path) -> None:
     assert not Journal(tmp_path / "state").entries()
 
 
-class _NoCriu:
-    @property
-    def version(self) -> Version:
-        raise CriuMissing("CRIU was not found")
-
-
 def test_a_missing_criu_is_noticed_before_the_job_is_touched(tmp_path: Path) -> None:
     """A job whose GPU memory is as good as out must not learn then that there is no CRIU."""
     host = FakeHost.with_job()
-    tools: Any = replace(host.toolbox(tmp_path), criu=_NoCriu())
+    tools: Any = replace(host.toolbox(tmp_path), criu=NoCriu())
     request = DumpRequest(ROOT_PID, tmp_path / "image")
     with pytest.raises(CriuMissing, match="one finding stops"):
         dump(tools, request, Silent(), Interrupts())

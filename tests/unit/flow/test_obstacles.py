@@ -13,7 +13,6 @@ from msgspec import structs
 from gpuckpt.cli import plan
 from gpuckpt.cli.page import Next
 from gpuckpt.errors import (
-    CriuMissing,
     CudaCallFailed,
     DriverUnfit,
     ImageExists,
@@ -31,7 +30,7 @@ from gpuckpt.flow.request import DumpRequest
 from gpuckpt.flow.rules.rule import DumpChoices
 from gpuckpt.model import CudaOutcome, CudaState, ProcessRef, Severity
 from gpuckpt.tools.destination import Place
-from tests.fakes.host import ROOT_PID, FakeHost
+from tests.fakes.host import ROOT_PID, FakeHost, NoCriu
 from tests.plan_samples import cuda_facts, facts, process
 
 
@@ -78,19 +77,11 @@ def test_a_filesystem_that_does_not_answer() -> None:
     assert isinstance(refusal([found]), NotWritable)
 
 
-class NoCriu:
-    """A host without CRIU."""
-
-    @property
-    def version(self) -> object:
-        raise CriuMissing("CRIU was not found")
-
-
 def test_one_look_sees_it_all(tmp_path: Path) -> None:
     """No CRIU, a name that is taken, and a process that the driver gave up: all three."""
     host = FakeHost.with_job()
     host.cuda[ROOT_PID + 1] = CudaState.FAILED
-    tools: Any = replace(host.toolbox(tmp_path), criu=NoCriu())  # type: ignore[arg-type]
+    tools: Any = replace(host.toolbox(tmp_path), criu=NoCriu())
     (tmp_path / "image").mkdir()
     sight = look(tools, DumpRequest(ROOT_PID, tmp_path / "image"))
     stopping = [one.id for one in sight.findings if one.blocks]
