@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gpuckpt.flow.facts import DumpFacts
+from gpuckpt.flow.sight.facts import DumpFacts
 from gpuckpt.model import (
     CudaState,
     Gpu,

@@ -10,9 +10,9 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from gpuckpt.flow.facts import DumpFacts
-from gpuckpt.flow.plan import judge_dump
-from gpuckpt.flow.rules.rule import DumpChoices
+from gpuckpt.flow.sight.facts import DumpFacts
+from gpuckpt.flow.sight.plan import judge_dump
+from gpuckpt.flow.sight.rules.rule import DumpChoices
 from gpuckpt.tools.host import Host
 from gpuckpt.tools.proc import Proc
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gpuckpt.cli import failure, plain
 from gpuckpt.cli.render import Renderer
 from gpuckpt.cli.settings import Settings, state_dir
-from gpuckpt.flow.interrupts import Interrupts
+from gpuckpt.flow.work.interrupts import Interrupts
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpuckpt.cli.page import Outcome, Page
     from gpuckpt.cli.progress import Story
     from gpuckpt.errors import GpuckptError
-    from gpuckpt.flow.toolbox import Toolbox
+    from gpuckpt.flow.work.toolbox import Toolbox
 
 
 class Application:

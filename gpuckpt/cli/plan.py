@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpuckpt.cli.page import Block
-    from gpuckpt.flow.forecast import Forecast
     from gpuckpt.flow.outlook import Outlook, Row
     from gpuckpt.flow.request import DumpRequest
+    from gpuckpt.flow.sight.forecast import Forecast
 
 _MOST_ROWS = 8
 _FEW = 2

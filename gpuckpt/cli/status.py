@@ -12,8 +12,8 @@ from gpuckpt.errors import Unfinished
 from gpuckpt.model import CudaState
 
 if TYPE_CHECKING:
-    from gpuckpt.flow.journal import Entry
     from gpuckpt.flow.status import Member, StatusResult
+    from gpuckpt.flow.work.journal import Entry
     from gpuckpt.model import Finding
 
 

@@ -47,7 +47,7 @@ def pids_and_images(incomplete: str) -> list[str]:
 
 def ignorable(incomplete: str) -> list[str]:
     """Offer the ids that --ignore takes."""
-    from gpuckpt.flow.plan import IGNORABLE
+    from gpuckpt.flow.sight.plan import IGNORABLE
 
     return sorted(name for name in IGNORABLE if name.startswith(incomplete))
 

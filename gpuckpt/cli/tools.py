@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuckpt.flow.toolbox import Toolbox
+from gpuckpt.flow.work.toolbox import Toolbox
 from gpuckpt.tools import criu, cuda
 from gpuckpt.tools.carried import Carried
 from gpuckpt.tools.cpus import Cpus

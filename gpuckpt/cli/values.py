@@ -171,7 +171,7 @@ def gate(text: str) -> str:
 
 def ignorable(text: str) -> str:
     """Check that a finding is one that may be ignored."""
-    from gpuckpt.flow.plan import IGNORABLE
+    from gpuckpt.flow.sight.plan import IGNORABLE
 
     if text not in IGNORABLE:
         reason = (

@@ -8,8 +8,8 @@ from gpuckpt.flow.trial import Trial, trial
 
 if TYPE_CHECKING:
     from gpuckpt.events import Reporter
-    from gpuckpt.flow.interrupts import Interrupts
-    from gpuckpt.flow.toolbox import Toolbox
+    from gpuckpt.flow.work.interrupts import Interrupts
+    from gpuckpt.flow.work.toolbox import Toolbox
 
 
 def demo(tools: Toolbox, reporter: Reporter, interrupts: Interrupts) -> Trial:

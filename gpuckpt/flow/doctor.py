@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from gpuckpt.errors import GpuckptError, Interrupted
 from gpuckpt.events import Silent
-from gpuckpt.flow.rules.host import OLDEST_KERNEL
+from gpuckpt.flow.sight.rules.host import OLDEST_KERNEL
 from gpuckpt.flow.trial import trial
 from gpuckpt.model import Version
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpuckpt.events import Reporter
-    from gpuckpt.flow.interrupts import Interrupts
-    from gpuckpt.flow.toolbox import Toolbox
+    from gpuckpt.flow.work.interrupts import Interrupts
+    from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.model import HostFacts, NvidiaFacts
 
 # 570: NVML's own descriptors are let go of, as every PyTorch job needs

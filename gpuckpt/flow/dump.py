@@ -19,18 +19,18 @@ from gpuckpt.errors import (
     UndoIncomplete,
     WriteFailed,
 )
-from gpuckpt.flow import carry, records
-from gpuckpt.flow.aftermath import late_failure, late_gpu, left_behind
-from gpuckpt.flow.forecast import forecast
-from gpuckpt.flow.history import History, record_of
-from gpuckpt.flow.look import Sight, look
-from gpuckpt.flow.operation import Operation
-from gpuckpt.flow.recover import recover, tree_of
+from gpuckpt.flow.leftovers.recover import recover, tree_of
 from gpuckpt.flow.request import DumpRequest, DumpResult
-from gpuckpt.flow.taking import Taking
-from gpuckpt.flow.tasks import wait_gone
-from gpuckpt.flow.undo import raising
-from gpuckpt.flow.workspace import workspace
+from gpuckpt.flow.sight.forecast import forecast
+from gpuckpt.flow.sight.look import Sight, look
+from gpuckpt.flow.taking import carry, records
+from gpuckpt.flow.taking.aftermath import late_failure, late_gpu, left_behind
+from gpuckpt.flow.taking.hands import Taking
+from gpuckpt.flow.work.history import History, record_of
+from gpuckpt.flow.work.operation import Operation
+from gpuckpt.flow.work.tasks import wait_gone
+from gpuckpt.flow.work.undo import raising
+from gpuckpt.flow.work.workspace import workspace
 from gpuckpt.image.pack import Packer
 from gpuckpt.image.reread import reread
 from gpuckpt.image.stage import Stage
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuckpt.events import Reporter
-    from gpuckpt.flow.interrupts import Interrupts
-    from gpuckpt.flow.toolbox import Toolbox
+    from gpuckpt.flow.work.interrupts import Interrupts
+    from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.manifest import FileEntry, Manifest
     from gpuckpt.model import CarriedFile
     from gpuckpt.tools.criuimage import OpenFiles

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.errors import GpuckptError
-from gpuckpt.flow.journal import Journal
-from gpuckpt.flow.leftovers import cut_short
-from gpuckpt.flow.workspace import check_readable, kept_logs, run_folders
+from gpuckpt.flow.leftovers.found import cut_short
+from gpuckpt.flow.work.journal import Journal
+from gpuckpt.flow.work.workspace import check_readable, kept_logs, run_folders
 from gpuckpt.image.names import MANIFEST
 from gpuckpt.image.stage import sweep
 from gpuckpt.image.store import Image
@@ -21,9 +21,9 @@ from gpuckpt.image.store import Image
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuckpt.flow.interrupts import Interrupts
-    from gpuckpt.flow.journal import Entry
-    from gpuckpt.flow.toolbox import Toolbox
+    from gpuckpt.flow.work.interrupts import Interrupts
+    from gpuckpt.flow.work.journal import Entry
+    from gpuckpt.flow.work.toolbox import Toolbox
 
 LOG_DAYS: Final = 30
 _DAY: Final = 86_400.0

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import CudaCallFailed
-from gpuckpt.flow.kin import climb
-from gpuckpt.flow.tasks import ask_each
+from gpuckpt.flow.work.kin import climb
+from gpuckpt.flow.work.tasks import ask_each
 from gpuckpt.model import CudaState
 from gpuckpt.tools.cuda_wire import HELPER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpuckpt.flow.toolbox import Toolbox
+    from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.model import Process
 
 # devices by which a process can hold a GPU; the driver then says whether it has CUDA

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.errors import NotWritable
-from gpuckpt.flow.journal import Journal
 from gpuckpt.flow.profiles import PROFILES
+from gpuckpt.flow.work.journal import Journal
 from gpuckpt.tools.launcher import has_ended, pass_on
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from gpuckpt.events import Reporter
-    from gpuckpt.flow.interrupts import Interrupts
+    from gpuckpt.flow.work.interrupts import Interrupts
     from gpuckpt.tools.launcher import Launcher
 
 POLL_SECONDS = 0.05

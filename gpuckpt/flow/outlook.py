@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from gpuckpt.errors import Unfinished
-from gpuckpt.flow.forecast import Forecast, forecast
-from gpuckpt.flow.history import History
-from gpuckpt.flow.journal import Journal
-from gpuckpt.flow.leftovers import cut_short, left_of
-from gpuckpt.flow.look import Sight, choices, look
-from gpuckpt.flow.plan import judge_dump, refusal
-from gpuckpt.flow.recover import concerns, story
-from gpuckpt.flow.rules.gpu import GPU_NODE
+from gpuckpt.flow.leftovers.found import cut_short, left_of
+from gpuckpt.flow.leftovers.recover import concerns, story
+from gpuckpt.flow.sight.forecast import Forecast, forecast
+from gpuckpt.flow.sight.look import Sight, choices, look
+from gpuckpt.flow.sight.plan import judge_dump, refusal
+from gpuckpt.flow.sight.rules.gpu import GPU_NODE
+from gpuckpt.flow.work.history import History
+from gpuckpt.flow.work.journal import Journal
 from gpuckpt.model import TcpPolicy, blocker
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from gpuckpt.errors import GpuckptError
     from gpuckpt.events import Reporter
-    from gpuckpt.flow.facts import DumpFacts
     from gpuckpt.flow.request import DumpRequest
-    from gpuckpt.flow.toolbox import Toolbox
+    from gpuckpt.flow.sight.facts import DumpFacts
+    from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.model import Finding, GpuUse, Process
 
 # a nearly full disk is not made fuller

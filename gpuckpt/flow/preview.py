@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import ImageDamaged, ImageUntrusted
-from gpuckpt.flow.forecast import Return, returning
-from gpuckpt.flow.history import History
-from gpuckpt.flow.target.facts import TargetFacts, gather
-from gpuckpt.flow.target.judge import judge, refusal
-from gpuckpt.flow.target.room import carried_bytes, memory_needed
+from gpuckpt.flow.returning.target.facts import TargetFacts, gather
+from gpuckpt.flow.returning.target.judge import judge, refusal
+from gpuckpt.flow.returning.target.room import carried_bytes, memory_needed
+from gpuckpt.flow.sight.forecast import Return, returning
+from gpuckpt.flow.work.history import History
 from gpuckpt.image.store import Image
 from gpuckpt.model import blocker
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuckpt.errors import GpuckptError
-    from gpuckpt.flow.toolbox import Toolbox
+    from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.manifest import Manifest
     from gpuckpt.model import Finding
 

@@ -13,26 +13,26 @@ from typing import TYPE_CHECKING
 
 from gpuckpt.errors import GpuckptError, NothingToRehearse, RehearsalFailed
 from gpuckpt.flow.dump import dump
-from gpuckpt.flow.forecast import forecast
-from gpuckpt.flow.history import DONE, History, Record, command
-from gpuckpt.flow.look import Sight, look, output_path
-from gpuckpt.flow.operation import Operation
-from gpuckpt.flow.recover import recover, tree_of
+from gpuckpt.flow.gpu.sameness import Watch
+from gpuckpt.flow.leftovers.recover import recover, tree_of
 from gpuckpt.flow.request import RehearseRequest, RehearseResult
-from gpuckpt.flow.sameness import Watch
-from gpuckpt.flow.taking import Taking
-from gpuckpt.flow.tasks import check_target
+from gpuckpt.flow.sight.forecast import forecast
+from gpuckpt.flow.sight.look import Sight, look, output_path
+from gpuckpt.flow.taking.hands import Taking
 from gpuckpt.flow.verify import verify
+from gpuckpt.flow.work.history import DONE, History, Record, command
+from gpuckpt.flow.work.operation import Operation
+from gpuckpt.flow.work.tasks import check_target
 from gpuckpt.image.store import Image
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuckpt.events import Reporter
-    from gpuckpt.flow.interrupts import Interrupts
     from gpuckpt.flow.request import DumpRequest, DumpResult
-    from gpuckpt.flow.toolbox import Toolbox
     from gpuckpt.flow.verify import VerifyResult
+    from gpuckpt.flow.work.interrupts import Interrupts
+    from gpuckpt.flow.work.toolbox import Toolbox
 
 RISK = (
     "giving the GPU state back is the risky half of a rehearsal: if the driver fails there, the "

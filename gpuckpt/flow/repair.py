@@ -10,23 +10,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import GpuckptError
-from gpuckpt.flow.gpu import AWAY, CudaTree, states_of
-from gpuckpt.flow.journal import at_work
-from gpuckpt.flow.leftovers import cut_short, left_of, suspension
-from gpuckpt.flow.mending import Deed, Mender
-from gpuckpt.flow.operation import Operation
-from gpuckpt.flow.recover import concerns
-from gpuckpt.flow.tasks import check_target
-from gpuckpt.flow.workspace import check_readable
+from gpuckpt.flow.gpu.tree import AWAY, CudaTree, states_of
+from gpuckpt.flow.leftovers.found import cut_short, left_of, suspension
+from gpuckpt.flow.leftovers.mending import Deed, Mender
+from gpuckpt.flow.leftovers.recover import concerns
+from gpuckpt.flow.work.journal import at_work
+from gpuckpt.flow.work.operation import Operation
+from gpuckpt.flow.work.tasks import check_target
+from gpuckpt.flow.work.workspace import check_readable
 from gpuckpt.model import CudaState, GpuUse, blocker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from gpuckpt.events import Reporter
-    from gpuckpt.flow.interrupts import Interrupts
-    from gpuckpt.flow.journal import Entry
-    from gpuckpt.flow.toolbox import Toolbox
+    from gpuckpt.flow.work.interrupts import Interrupts
+    from gpuckpt.flow.work.journal import Entry
+    from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.model import Finding, Tree
 
 

@@ -16,21 +16,21 @@ from gpuckpt.errors import (
     Stopped,
     VerificationFailed,
 )
-from gpuckpt.flow.binding import bind
-from gpuckpt.flow.gpu import CudaTree
-from gpuckpt.flow.history import History, record_of
-from gpuckpt.flow.ledger import remember
-from gpuckpt.flow.operation import Operation
-from gpuckpt.flow.placing import Placing
-from gpuckpt.flow.proof import Proof
-from gpuckpt.flow.records import repeated
-from gpuckpt.flow.recover import recover
+from gpuckpt.flow.gpu.tree import CudaTree
+from gpuckpt.flow.leftovers.recover import recover
 from gpuckpt.flow.request import RestoreRequest, RestoreResult
-from gpuckpt.flow.target.facts import gather
-from gpuckpt.flow.target.judge import PATIENCE, judge, refusal, wait_for_room
-from gpuckpt.flow.tasks import below_me, end_restored
-from gpuckpt.flow.undo import Undo
-from gpuckpt.flow.workspace import workspace
+from gpuckpt.flow.returning.binding import bind
+from gpuckpt.flow.returning.ledger import remember
+from gpuckpt.flow.returning.placing import Placing
+from gpuckpt.flow.returning.proof import Proof
+from gpuckpt.flow.returning.target.facts import gather
+from gpuckpt.flow.returning.target.judge import PATIENCE, judge, refusal, wait_for_room
+from gpuckpt.flow.taking.records import repeated
+from gpuckpt.flow.work.history import History, record_of
+from gpuckpt.flow.work.operation import Operation
+from gpuckpt.flow.work.tasks import below_me, end_restored
+from gpuckpt.flow.work.undo import Undo
+from gpuckpt.flow.work.workspace import workspace
 from gpuckpt.image.compare import gpu_map
 from gpuckpt.image.store import Image
 from gpuckpt.image.unpack import Unpacker
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from collections.abc import Container
 
     from gpuckpt.events import Reporter
-    from gpuckpt.flow.interrupts import Interrupts
-    from gpuckpt.flow.journal import Placed
-    from gpuckpt.flow.target.standing import Standing
-    from gpuckpt.flow.toolbox import Toolbox
+    from gpuckpt.flow.returning.target.standing import Standing
+    from gpuckpt.flow.work.interrupts import Interrupts
+    from gpuckpt.flow.work.journal import Placed
+    from gpuckpt.flow.work.toolbox import Toolbox
 
 WAIT_POLL_SECONDS = 0.1
 KEPT = "What is left of the job was kept: end it before the image is restored again."

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import DriverUnfit
-from gpuckpt.flow.gpu import AWAY
-from gpuckpt.flow.history import History, command
-from gpuckpt.flow.journal import Journal, noun
-from gpuckpt.flow.leftovers import ask, cut_short, left_of, parked, suspension
-from gpuckpt.flow.recover import concerns, helpers_at_work
-from gpuckpt.flow.tasks import ask_each, check_target
-from gpuckpt.flow.workspace import check_readable, kept_logs, run_folders
+from gpuckpt.flow.gpu.tree import AWAY
+from gpuckpt.flow.leftovers.found import ask, cut_short, left_of, parked, suspension
+from gpuckpt.flow.leftovers.recover import concerns, helpers_at_work
+from gpuckpt.flow.work.history import History, command
+from gpuckpt.flow.work.journal import Journal, noun
+from gpuckpt.flow.work.tasks import ask_each, check_target
+from gpuckpt.flow.work.workspace import check_readable, kept_logs, run_folders
 from gpuckpt.model import CudaState, warning
 from gpuckpt.tools.cuda_wire import HELPER
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from pathlib import Path
 
-    from gpuckpt.flow.journal import Entry
-    from gpuckpt.flow.toolbox import Toolbox
+    from gpuckpt.flow.work.journal import Entry
+    from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.model import Finding, Process, Tree
 
 _STATES = {"T": "stopped", "t": "held by a tracer", "Z": "ended", "D": "waiting for the kernel"}

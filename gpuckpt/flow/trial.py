@@ -22,16 +22,16 @@ from gpuckpt.errors import DumpFailed, RestoreFailed, ToolFailed, VerificationFa
 from gpuckpt.flow.dump import dump
 from gpuckpt.flow.request import DumpRequest, RestoreRequest
 from gpuckpt.flow.restore import restore
-from gpuckpt.flow.tasks import end_restored, wait_gone
+from gpuckpt.flow.work.tasks import end_restored, wait_gone
 from gpuckpt.tools.run import Command, Runner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpuckpt.events import Reporter
-    from gpuckpt.flow.interrupts import Interrupts
     from gpuckpt.flow.request import DumpResult, RestoreResult
-    from gpuckpt.flow.toolbox import Toolbox
+    from gpuckpt.flow.work.interrupts import Interrupts
+    from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.model import ProcessRef
     from gpuckpt.tools.run import Child
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuckpt.events import Reporter
-    from gpuckpt.flow.interrupts import Interrupts
+    from gpuckpt.flow.work.interrupts import Interrupts
     from gpuckpt.image.damage import Damage
     from gpuckpt.image.manifest import Manifest
 

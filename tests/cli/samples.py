@@ -7,21 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuckpt.flow.doctor import Check, DoctorResult
-from gpuckpt.flow.forecast import forecast
 from gpuckpt.flow.gc import GcResult, Removed
 from gpuckpt.flow.jobs import Job
-from gpuckpt.flow.journal import Entry
-from gpuckpt.flow.leftovers import suspension
-from gpuckpt.flow.look import Sight
-from gpuckpt.flow.mending import Deed
+from gpuckpt.flow.leftovers.found import suspension
+from gpuckpt.flow.leftovers.mending import Deed
 from gpuckpt.flow.outlook import Outlook, Row
-from gpuckpt.flow.plan import refusal
 from gpuckpt.flow.repair import RepairResult
 from gpuckpt.flow.request import DumpRequest, DumpResult, RehearseResult, RestoreResult
 from gpuckpt.flow.show import ShowResult
+from gpuckpt.flow.sight.forecast import forecast
+from gpuckpt.flow.sight.look import Sight
+from gpuckpt.flow.sight.plan import refusal
 from gpuckpt.flow.status import Member, StatusResult, Unfinished
 from gpuckpt.flow.trial import Trial
 from gpuckpt.flow.verify import VerifyResult
+from gpuckpt.flow.work.journal import Entry
 from gpuckpt.image.manifest import (
     DumpOptions,
     FileEntry,

@@ -11,9 +11,9 @@ from gpuckpt.cli import preview
 from gpuckpt.cli.page import Findings, Next
 from gpuckpt.events import Silent
 from gpuckpt.flow.dump import dump
-from gpuckpt.flow.interrupts import Interrupts
 from gpuckpt.flow.preview import preview as look
 from gpuckpt.flow.request import DumpRequest
+from gpuckpt.flow.work.interrupts import Interrupts
 from tests.fakes.host import ROOT_PID, FakeHost
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from tests.cli import samples
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gpuckpt.flow.interrupts import Interrupts
+    from gpuckpt.flow.work.interrupts import Interrupts
     from tests.cli.conftest import Flows, Ran
 
 PATIENCE = 20.0  # seconds for a thread to answer

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gpuckpt.errors import CriuMissing, CudaCallFailed, NoSuchProcess, Stopped
-from gpuckpt.flow.toolbox import Toolbox
+from gpuckpt.flow.work.toolbox import Toolbox
 from gpuckpt.model import (
     CudaBackend,
     CudaOutcome,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from gpuckpt.flow.interrupts import Interrupts
+    from gpuckpt.flow.work.interrupts import Interrupts
     from gpuckpt.tools.criu import DumpRun, RestoreRun
     from gpuckpt.tools.locks import FileLock
 

@@ -14,9 +14,9 @@ import pytest
 from gpuckpt.errors import GpuckptError, Interrupted
 from gpuckpt.events import Silent
 from gpuckpt.flow.dump import dump
-from gpuckpt.flow.interrupts import Interrupts
-from gpuckpt.flow.journal import Journal
 from gpuckpt.flow.request import DumpRequest, DumpResult
+from gpuckpt.flow.work.interrupts import Interrupts
+from gpuckpt.flow.work.journal import Journal
 from gpuckpt.image.store import Image
 from gpuckpt.model import CudaState
 from tests.fakes.host import ROOT_PID, FakeHost, Fault, process

@@ -20,15 +20,15 @@ import pytest
 
 from gpuckpt.errors import GpuckptError, Unfinished
 from gpuckpt.events import Silent
-from gpuckpt.flow import sameness
 from gpuckpt.flow.dump import dump
-from gpuckpt.flow.interrupts import Interrupts
-from gpuckpt.flow.journal import Journal
+from gpuckpt.flow.gpu import sameness
 from gpuckpt.flow.rehearse import rehearse
 from gpuckpt.flow.repair import RepairRequest, repair
 from gpuckpt.flow.request import DumpRequest, RehearseRequest, RestoreRequest
 from gpuckpt.flow.restore import restore
 from gpuckpt.flow.status import status
+from gpuckpt.flow.work.interrupts import Interrupts
+from gpuckpt.flow.work.journal import Journal
 from gpuckpt.image.store import Image
 from gpuckpt.model import CudaState
 from tests.fakes.host import ROOT_PID, FakeHost, Fault, process

@@ -13,11 +13,11 @@ import pytest
 
 from gpuckpt.errors import GpuckptError, Interrupted
 from gpuckpt.events import Silent
-from gpuckpt.flow import sameness
-from gpuckpt.flow.interrupts import Interrupts
-from gpuckpt.flow.journal import Journal
+from gpuckpt.flow.gpu import sameness
 from gpuckpt.flow.rehearse import rehearse
 from gpuckpt.flow.request import DumpRequest, RehearseRequest
+from gpuckpt.flow.work.interrupts import Interrupts
+from gpuckpt.flow.work.journal import Journal
 from tests.fakes.host import ROOT_PID, FakeHost, Fault
 
 if TYPE_CHECKING:

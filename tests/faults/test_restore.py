@@ -13,11 +13,11 @@ import pytest
 from gpuckpt.errors import GpuckptError, Interrupted, RestoreFailed
 from gpuckpt.events import Silent
 from gpuckpt.flow.dump import dump
-from gpuckpt.flow.interrupts import Interrupts
-from gpuckpt.flow.journal import Journal
 from gpuckpt.flow.request import DumpRequest, RestoreRequest, RestoreResult
 from gpuckpt.flow.restore import restore
-from gpuckpt.flow.target.judge import PATIENCE
+from gpuckpt.flow.returning.target.judge import PATIENCE
+from gpuckpt.flow.work.interrupts import Interrupts
+from gpuckpt.flow.work.journal import Journal
 from gpuckpt.model import CudaState
 from tests.fakes.host import ROOT_PID, FakeHost, Fault, process
 

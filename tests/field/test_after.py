@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuckpt.flow.interrupts import Interrupts
-from gpuckpt.flow.proof import Proof
+from gpuckpt.flow.returning.proof import Proof
+from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.image.store import Image
 from gpuckpt.tools.proc import Proc
 from tests.fakes.host import FakeHost

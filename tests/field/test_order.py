@@ -11,9 +11,9 @@ import pytest
 from gpuckpt.errors import GpuckptError, RestoreFailed
 from gpuckpt.events import Silent
 from gpuckpt.flow.dump import dump
-from gpuckpt.flow.interrupts import Interrupts
 from gpuckpt.flow.request import DumpRequest, RestoreRequest
 from gpuckpt.flow.restore import restore
+from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.model import Version
 from gpuckpt.tools.criu import Criu, CriuOptions, RestoreRun
 from gpuckpt.tools.run import Runner

@@ -28,7 +28,7 @@ from gpuckpt.cli.context import Application
 from gpuckpt.cli.settings import Settings
 from gpuckpt.errors import GpuckptError
 from gpuckpt.events import Silent
-from gpuckpt.flow.interrupts import Interrupts
+from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.flow.request import RestoreRequest
 from gpuckpt.flow.restore import restore
 request = RestoreRequest(Path(sys.argv[1]), settle=0.0, force_gates=frozenset(sys.argv[2:]))

@@ -17,10 +17,10 @@ from gpuckpt.errors import (
 )
 from gpuckpt.events import Silent
 from gpuckpt.flow.dump import dump
-from gpuckpt.flow.gpu import LONGEST_TRY_SECONDS, _try_seconds
-from gpuckpt.flow.interrupts import Interrupts
-from gpuckpt.flow.journal import Entry, Journal
+from gpuckpt.flow.gpu.tree import LONGEST_TRY_SECONDS, _try_seconds
 from gpuckpt.flow.request import DumpRequest, DumpResult
+from gpuckpt.flow.work.interrupts import Interrupts
+from gpuckpt.flow.work.journal import Entry, Journal
 from gpuckpt.model import CudaOutcome, CudaState, ProcessRef
 from tests.fakes.host import ROOT_PID, FakeHost, Fault, NoCriu, process
 

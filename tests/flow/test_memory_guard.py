@@ -9,12 +9,12 @@ import pytest
 
 from gpuckpt.errors import GpuckptError, UndoIncomplete
 from gpuckpt.events import Silent
-from gpuckpt.flow import gpu
 from gpuckpt.flow.dump import dump
-from gpuckpt.flow.interrupts import Interrupts
-from gpuckpt.flow.journal import Journal
+from gpuckpt.flow.gpu import tree as gpu
 from gpuckpt.flow.repair import RepairRequest, repair
 from gpuckpt.flow.request import DumpRequest
+from gpuckpt.flow.work.interrupts import Interrupts
+from gpuckpt.flow.work.journal import Journal
 from gpuckpt.model import CudaState, ProcessRef
 from tests.fakes.host import GIB, ROOT_PID, FakeHost, Fault, process
 

@@ -16,12 +16,13 @@ from gpuckpt.errors import (
     UndoIncomplete,
 )
 from gpuckpt.events import Silent
-from gpuckpt.flow import gpu, sameness
-from gpuckpt.flow.history import History
-from gpuckpt.flow.interrupts import Interrupts
-from gpuckpt.flow.journal import Journal
+from gpuckpt.flow.gpu import sameness
+from gpuckpt.flow.gpu import tree as gpu
 from gpuckpt.flow.rehearse import rehearse, verdict
 from gpuckpt.flow.request import DumpRequest, RehearseRequest, RehearseResult
+from gpuckpt.flow.work.history import History
+from gpuckpt.flow.work.interrupts import Interrupts
+from gpuckpt.flow.work.journal import Journal
 from gpuckpt.image.store import Image
 from gpuckpt.model import CudaOutcome, CudaState
 from tests.fakes.host import GIB, ROOT_PID, FakeHost, Fault, process

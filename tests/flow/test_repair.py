@@ -10,15 +10,15 @@ import pytest
 
 from gpuckpt.errors import NoSuchProcess, ProcessUnfit, Unfinished
 from gpuckpt.events import Silent
-from gpuckpt.flow import gpu
 from gpuckpt.flow.dump import dump
 from gpuckpt.flow.gc import GcRequest, gc
-from gpuckpt.flow.interrupts import Interrupts
-from gpuckpt.flow.journal import Entry, Journal, Linked
-from gpuckpt.flow.recover import concerns
+from gpuckpt.flow.gpu import tree as gpu
+from gpuckpt.flow.leftovers.recover import concerns
 from gpuckpt.flow.repair import RepairRequest, repair
 from gpuckpt.flow.request import DumpRequest
 from gpuckpt.flow.status import status
+from gpuckpt.flow.work.interrupts import Interrupts
+from gpuckpt.flow.work.journal import Entry, Journal, Linked
 from gpuckpt.image.stage import Stage
 from gpuckpt.model import CudaState, GpuUse, ProcessRef
 from gpuckpt.tools.files import Remap

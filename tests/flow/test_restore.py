@@ -12,11 +12,11 @@ import pytest
 from gpuckpt.errors import CudaCallFailed, HostUnfit, ImageUnsupported
 from gpuckpt.events import Silent
 from gpuckpt.flow.dump import dump
-from gpuckpt.flow.interrupts import Interrupts
-from gpuckpt.flow.proof import Proof
 from gpuckpt.flow.request import DumpRequest, RestoreRequest
 from gpuckpt.flow.restore import restore
+from gpuckpt.flow.returning.proof import Proof
 from gpuckpt.flow.show import show
+from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.image.store import Image
 from gpuckpt.model import CudaOutcome
 from tests.fakes.host import ROOT_PID, FakeHost

@@ -12,13 +12,13 @@ import pytest
 from gpuckpt.errors import GpuckptError, HostMismatch, Interrupted
 from gpuckpt.events import Silent
 from gpuckpt.flow.dump import dump
-from gpuckpt.flow.interrupts import Interrupts
-from gpuckpt.flow.journal import Entry, Journal
 from gpuckpt.flow.preview import preview
 from gpuckpt.flow.request import DumpRequest, RestoreRequest
 from gpuckpt.flow.restore import restore
-from gpuckpt.flow.target.facts import gather
-from gpuckpt.flow.target.judge import PATIENCE, judge, refusal, wait_for_room
+from gpuckpt.flow.returning.target.facts import gather
+from gpuckpt.flow.returning.target.judge import PATIENCE, judge, refusal, wait_for_room
+from gpuckpt.flow.work.interrupts import Interrupts
+from gpuckpt.flow.work.journal import Entry, Journal
 from gpuckpt.image.outside import ListenerRecord
 from gpuckpt.tools.net import PortState
 from tests import image_samples

@@ -20,7 +20,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gpuckpt.flow.facts import DumpFacts
+    from gpuckpt.flow.sight.facts import DumpFacts
 
 JOBS = Path(__file__).parent / "jobs"
 # generous: two slow cores may be busy with other tests

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuckpt.flow.plan import judge_dump
-from gpuckpt.flow.rules.rule import DumpChoices
+from gpuckpt.flow.sight.plan import judge_dump
+from gpuckpt.flow.sight.rules.rule import DumpChoices
 from gpuckpt.tools.cgroups import Cgroups
 from gpuckpt.tools.proc import Proc
 from tests.root.harness import criu_dumps

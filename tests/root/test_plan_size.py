@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuckpt.flow.plan import judge_dump
-from gpuckpt.flow.rules.rule import DumpChoices
+from gpuckpt.flow.sight.plan import judge_dump
+from gpuckpt.flow.sight.rules.rule import DumpChoices
 from tests.root.harness import Field, wait_for
 from tests.targets import facts, target
 

@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 from gpuckpt.errors import RestoreFailed
-from gpuckpt.flow.ledger import Ledger, Restored
-from gpuckpt.flow.placed import clear, remaining
-from gpuckpt.flow.placing import Placing
-from gpuckpt.flow.target import carried as rules
-from gpuckpt.flow.target.standing import Standing, State, standings
+from gpuckpt.flow.leftovers.placed import clear, remaining
+from gpuckpt.flow.returning.ledger import Ledger, Restored
+from gpuckpt.flow.returning.placing import Placing
+from gpuckpt.flow.returning.target import carried as rules
+from gpuckpt.flow.returning.target.standing import Standing, State, standings
 from gpuckpt.image.store import Image
 from gpuckpt.tools.carried import Carried
 from gpuckpt.tools.files import Files
@@ -27,8 +27,8 @@ from tests.unit.flow.test_target_rules import FACTS, PLAIN
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuckpt.flow.target.facts import TargetFacts
-    from gpuckpt.flow.toolbox import Toolbox
+    from gpuckpt.flow.returning.target.facts import TargetFacts
+    from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.model import CarriedFile
 
 BYTES = b"what the job had"

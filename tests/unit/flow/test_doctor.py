@@ -12,7 +12,7 @@ import pytest
 from gpuckpt import errors
 from gpuckpt.events import Silent
 from gpuckpt.flow import doctor
-from gpuckpt.flow.interrupts import Interrupts
+from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.model import CudaBackend, Gpu, HostFacts, NvidiaFacts, Version
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuckpt.flow import doubts
+from gpuckpt.flow.returning import doubts
 from gpuckpt.tools.signs import Signs
 from tests.fakes.host import ROOT_PID, FakeHost, process
 from tests.image_samples import manifest as sample

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec import structs
 
-from gpuckpt.flow.forecast import COMMIT, GPU_OUT, LOCK_MANY, LOCK_ONE, STREAM_MOST, forecast
-from gpuckpt.flow.history import KEPT, History, Record, record_of
+from gpuckpt.flow.sight.forecast import COMMIT, GPU_OUT, LOCK_MANY, LOCK_ONE, STREAM_MOST, forecast
+from gpuckpt.flow.work.history import KEPT, History, Record, record_of
 from gpuckpt.model import CudaState, GpuUse, Phase, Receipt
 from gpuckpt.tools.destination import Place
 from tests.cli import samples

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpuckpt.flow.plan import judge_dump
-from gpuckpt.flow.rules.rule import DumpChoices
+from gpuckpt.flow.sight.plan import judge_dump
+from gpuckpt.flow.sight.rules.rule import DumpChoices
 from gpuckpt.model import GpuUse, Severity
 from tests.plan_samples import GIB, cuda_facts, process
 

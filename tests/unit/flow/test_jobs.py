@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuckpt.errors import CudaCallFailed, NotPrivileged
-from gpuckpt.flow import jobs, kin
+from gpuckpt.flow import jobs
+from gpuckpt.flow.work import kin
 from gpuckpt.model import (
     CudaOutcome,
     CudaState,

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuckpt.errors import DumpFailed, NotPrivileged, NotWritable, ProcessUnfit
-from gpuckpt.flow import journal as journal_room
-from gpuckpt.flow.journal import Entry, Journal
-from gpuckpt.flow.ledger import Ledger, Restored
-from gpuckpt.flow.workspace import check_readable, workspace
+from gpuckpt.flow.returning.ledger import Ledger, Restored
+from gpuckpt.flow.work import journal as journal_room
+from gpuckpt.flow.work.journal import Entry, Journal
+from gpuckpt.flow.work.workspace import check_readable, workspace
 from gpuckpt.model import CudaState, ProcessRef
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from gpuckpt.errors import NotPrivileged
-from gpuckpt.flow.kin import Kin, kin, roots_below, starts_jobs
-from gpuckpt.flow.plan import judge_dump
-from gpuckpt.flow.rules.rule import DumpChoices
+from gpuckpt.flow.sight.plan import judge_dump
+from gpuckpt.flow.sight.rules.rule import DumpChoices
+from gpuckpt.flow.work.kin import Kin, kin, roots_below, starts_jobs
 from gpuckpt.model import Finding, Process, Severity, Tree
 from tests.plan_samples import cuda_facts, facts, process
 

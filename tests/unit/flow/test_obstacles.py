@@ -21,13 +21,13 @@ from gpuckpt.errors import (
     Unfinished,
 )
 from gpuckpt.events import Silent
-from gpuckpt.flow.journal import Entry, Journal
-from gpuckpt.flow.look import look
-from gpuckpt.flow.obstacles import cuda_states, destination
 from gpuckpt.flow.outlook import outlook
-from gpuckpt.flow.plan import IGNORABLE, judge_dump, refusal
 from gpuckpt.flow.request import DumpRequest
-from gpuckpt.flow.rules.rule import DumpChoices
+from gpuckpt.flow.sight.look import look
+from gpuckpt.flow.sight.obstacles import cuda_states, destination
+from gpuckpt.flow.sight.plan import IGNORABLE, judge_dump, refusal
+from gpuckpt.flow.sight.rules.rule import DumpChoices
+from gpuckpt.flow.work.journal import Entry, Journal
 from gpuckpt.model import CudaOutcome, CudaState, ProcessRef, Severity
 from gpuckpt.tools.destination import Place
 from tests.fakes.host import ROOT_PID, FakeHost, NoCriu

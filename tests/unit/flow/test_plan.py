@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuckpt.errors import Blocked, DriverUnfit, HostUnfit, NoSpace, NotWritable
-from gpuckpt.flow.facts import DumpNeeds, gather
-from gpuckpt.flow.plan import judge_dump, refusal
-from gpuckpt.flow.rules.rule import DumpChoices, size
+from gpuckpt.flow.sight.facts import DumpNeeds, gather
+from gpuckpt.flow.sight.plan import judge_dump, refusal
+from gpuckpt.flow.sight.rules.rule import DumpChoices, size
 from gpuckpt.model import CudaState, Finding, GpuUse, NvidiaFacts, Severity, TcpPolicy
 from gpuckpt.tools.above import Above
 from gpuckpt.tools.descriptors import Descriptor
@@ -23,7 +23,7 @@ from gpuckpt.tools.sockets import InetSocket
 from tests.plan_samples import GIB, HERE, HOST, cuda_facts, facts, gpu, mapped, process, task
 
 if TYPE_CHECKING:
-    from gpuckpt.flow.facts import DumpFacts
+    from gpuckpt.flow.sight.facts import DumpFacts
 
 BLOCKER, WARNING = Severity.BLOCKER, Severity.WARNING
 

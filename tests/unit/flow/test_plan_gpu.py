@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuckpt.flow.plan import judge_dump
-from gpuckpt.flow.rules.rule import DumpChoices
+from gpuckpt.flow.sight.plan import judge_dump
+from gpuckpt.flow.sight.rules.rule import DumpChoices
 from gpuckpt.model import CudaState, GpuUse, NvidiaFacts, Tree
 from gpuckpt.tools.above import Above
 from gpuckpt.tools.descriptors import Descriptor
@@ -20,7 +20,7 @@ from gpuckpt.tools.mappings import parse_maps
 from tests.plan_samples import GIB, HOST, cuda_facts, facts, gpu, mapped, process, task
 
 if TYPE_CHECKING:
-    from gpuckpt.flow.facts import DumpFacts
+    from gpuckpt.flow.sight.facts import DumpFacts
     from gpuckpt.model import Finding
     from gpuckpt.tools.look import Task
 

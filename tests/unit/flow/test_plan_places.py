@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuckpt.flow.plan import judge_dump
-from gpuckpt.flow.rules.rule import DumpChoices
+from gpuckpt.flow.sight.plan import judge_dump
+from gpuckpt.flow.sight.rules.rule import DumpChoices
 from gpuckpt.tools.descriptors import Descriptor
 from gpuckpt.tools.handles import LostWatch
 from gpuckpt.tools.held import DeviceNode

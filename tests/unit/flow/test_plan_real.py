@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuckpt.flow.facts import DumpNeeds
+from gpuckpt.flow.sight.facts import DumpNeeds
 from gpuckpt.tools.proc import Proc
 from tests.targets import facts, findings, target, wait_until
 

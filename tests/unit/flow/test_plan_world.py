@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuckpt.flow.plan import judge_dump
-from gpuckpt.flow.rules.rule import DumpChoices
+from gpuckpt.flow.sight.plan import judge_dump
+from gpuckpt.flow.sight.rules.rule import DumpChoices
 from gpuckpt.model import Version
 from gpuckpt.tools.above import Above
 from gpuckpt.tools.descriptors import Descriptor

@@ -10,9 +10,9 @@ import pytest
 from gpuckpt.errors import CudaCallFailed, GpuStepFailed, UndoIncomplete
 from gpuckpt.events import Silent
 from gpuckpt.flow.dump import dump
-from gpuckpt.flow.interrupts import Interrupts
-from gpuckpt.flow.refusals import missing_access, translated
+from gpuckpt.flow.gpu.refusals import missing_access, translated
 from gpuckpt.flow.request import DumpRequest
+from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.model import CudaOutcome, CudaState
 from tests.fakes.host import ROOT_PID, FakeHost, Fault
 

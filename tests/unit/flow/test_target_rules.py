@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from gpuckpt.errors import CriuMissing, ImageUnsupported
-from gpuckpt.flow.forecast import returning
-from gpuckpt.flow.history import Record
-from gpuckpt.flow.journal import Entry
-from gpuckpt.flow.ledger import Restored
-from gpuckpt.flow.target.facts import SeenPort, TargetFacts
-from gpuckpt.flow.target.judge import judge, refusal
+from gpuckpt.flow.returning.ledger import Restored
+from gpuckpt.flow.returning.target.facts import SeenPort, TargetFacts
+from gpuckpt.flow.returning.target.judge import judge, refusal
+from gpuckpt.flow.sight.forecast import returning
+from gpuckpt.flow.work.history import Record
+from gpuckpt.flow.work.journal import Entry
 from gpuckpt.image import manifest as m
 from gpuckpt.image.outside import ConnectionRecord, ListenerRecord, PythonRecord, RemapRecord
 from gpuckpt.model import HostFacts, NvidiaFacts, Phase, ProcessRef, Receipt, TcpPolicy, Version

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuckpt.errors import DumpFailed, UndoIncomplete
-from gpuckpt.flow.undo import AGAIN, Undo
+from gpuckpt.flow.work.undo import AGAIN, Undo
 
 
 def test_steps_run_in_reverse_order() -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from gpuckpt.errors import ImageUntrusted, Interrupted, NotAnImage
 from gpuckpt.events import Silent
-from gpuckpt.flow.interrupts import Interrupts
 from gpuckpt.flow.verify import verify
+from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.image.check import check_files
 from gpuckpt.image.store import Image
 from tests import image_samples as samples

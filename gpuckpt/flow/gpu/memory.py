@@ -1,0 +1,83 @@
+"""GPU memory a driver's restore needs: how much, whether it is there, and who holds it if not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from gpuckpt.flow.work.toolbox import Toolbox
+    from gpuckpt.model import GpuUse
+
+# the driver's own needs on top of what NVML counted for the process
+MEMORY_MARGIN = 256 << 20
+# NVML's figure for a process moves by the driver's own bookkeeping
+TOLERANCE = 0.9
+# how many processes a message names, and how much of each command line
+MOST_HOLDERS, LONGEST_COMMAND = 3, 80
+
+
+def memory_need(uses: Iterable[GpuUse], gpu_map: Mapping[str, str]) -> dict[str, int]:
+    """Return the bytes that must be free on each GPU, by its new UUID, for a driver's restore."""
+    need: dict[str, int] = {}
+    for use in uses:
+        uuid = gpu_map.get(use.uuid, use.uuid)
+        need[uuid] = need.get(uuid, MEMORY_MARGIN) + use.bytes
+    return need
+
+
+def shrunk(before: Iterable[GpuUse], now: Iterable[GpuUse], pid: int) -> str:
+    """Say that a process holds clearly less GPU memory than before; empty if it does not."""
+    had = sum(use.bytes for use in before if use.pid == pid)
+    has = sum(use.bytes for use in now if use.pid == pid)
+    if not has or has >= had * TOLERANCE:
+        return ""
+    return f"Process {pid} holds {has >> 20} MiB of GPU memory, it held {had >> 20}."
+
+
+def freed(tools: Toolbox, before: Mapping[str, int]) -> dict[str, int]:
+    """Return by how many bytes more of each GPU is free than `before`."""
+    return {uuid: free - before[uuid] for uuid, free in free_of(tools).items() if uuid in before}
+
+
+def free_of(tools: Toolbox) -> dict[str, int]:
+    """Return the free bytes of each GPU."""
+    facts = tools.nvidia.facts()
+    return {gpu.uuid: gpu.memory_free for gpu in facts.gpus} if facts is not None else {}
+
+
+def memory_short(tools: Toolbox, need: Mapping[str, int], but: Collection[int] = ()) -> str:
+    """Return on which GPUs memory is missing and who holds it, in words; empty if on none.
+
+    `but` are the processes that need it themselves.
+    """
+    facts = tools.nvidia.facts() if need else None
+    if facts is None:
+        return ""
+    return "; ".join(
+        f"GPU {gpu.index} has {gpu.memory_free >> 20} MiB free, "
+        f"{need[gpu.uuid] >> 20} MiB are needed; {holders(tools, gpu.uuid, but)}"
+        for gpu in facts.gpus
+        if gpu.memory_free < need.get(gpu.uuid, 0)
+    )
+
+
+def holders(tools: Toolbox, uuid: str, but: Collection[int] = ()) -> str:
+    """Say who holds memory on a GPU, those first that hold most: pid, command and bytes."""
+    listed = [use for use in tools.nvidia.uses() if use.uuid == uuid and use.pid not in but]
+    listed.sort(key=lambda use: -use.bytes)
+    if not listed:
+        return "no process that NVML names holds the rest"
+    named = ", ".join(_holder(tools, use) for use in listed[:MOST_HOLDERS])
+    more = len(listed) - MOST_HOLDERS
+    return f"held by {named}" + (f" and {more} more" if more > 0 else "")
+
+
+def _holder(tools: Toolbox, use: GpuUse) -> str:
+    process = tools.proc.process(use.pid)
+    command = process.command if process else "not visible from here"
+    if len(command) > LONGEST_COMMAND:
+        command = command[: LONGEST_COMMAND - 3] + "..."
+    size = f" with {use.bytes >> 20} MiB" if use.bytes else ""
+    return f"process {use.pid} ({command}){size}"

@@ -1,0 +1,300 @@
+"""The driver's part of an operation: taking a tree's CUDA state away and giving it back.
+
+Every step asks for states first and goes on from what it finds, so that it may be run again after
+any failure. What a process had been when we came is what it is brought back to.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gpuckpt.errors import (
+    CudaCallFailed,
+    GpuLeftover,
+    GpuLockTimeout,
+    GpuMemoryShort,
+    GpuStepFailed,
+)
+from gpuckpt.flow.gpu.memory import free_of, freed, memory_need, memory_short
+from gpuckpt.flow.gpu.refusals import hopeless, lost, missing_access, translated
+from gpuckpt.model import CudaState, GpuUse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from gpuckpt.flow.work.interrupts import Interrupts
+    from gpuckpt.flow.work.toolbox import Toolbox
+    from gpuckpt.model import Tree
+
+# How long one try of a lock over several processes may take. A rank that waits for a peer which is
+# locked already cannot be locked, whatever its time, so a new try finds a good moment sooner than
+# a longer one: two ranks in 4400 all-reduces a second were held after 1 to 9 tries of 20 ms, at
+# most 0.3 s; tries of 0.5 s and longer took up to 3.9 s (two H200s, driver 580.159). Only a job
+# whose kernels run longer needs longer tries.
+SHORT_TRIES = 10
+SHORT_TRY_SECONDS = 0.02
+LONGEST_TRY_SECONDS = 5.0
+# GPU memory that a dead process held is given back a moment after its end
+MEMORY_PATIENCE = 15.0
+
+# where a process is whose job cannot use the GPU
+AWAY = frozenset({CudaState.LOCKED, CudaState.CHECKPOINTED, CudaState.FAILED})
+
+States = dict[int, CudaState]
+
+
+def states_of(tools: Toolbox, pids: Iterable[int]) -> States:
+    """Ask the driver about those processes that may have CUDA in them.
+
+    Raises:
+        GpuStepFailed: the driver gave no answer.
+    """
+    # the driver cannot ask a process that is stopped; it would wait for ever
+    candidates = [
+        pid
+        for pid in tools.proc.cuda_candidates(pids)
+        if (process := tools.proc.process(pid)) and not process.stopped
+    ]
+    if not candidates:
+        return {}
+    try:
+        found = tools.cuda.states(candidates)
+    except CudaCallFailed as why:
+        raise translated(why, partial(missing_access, tools)) from why
+    return {pid: state for pid, state in found.items() if state is not CudaState.NONE}
+
+
+def _try_seconds(number: int) -> float:
+    """Return how long the try of this number, counted from 1, may take."""
+    doublings = min(max(0, number - SHORT_TRIES), 16)
+    return float(min(SHORT_TRY_SECONDS * 2**doublings, LONGEST_TRY_SECONDS))
+
+
+class CudaTree:
+    """The CUDA processes of one tree in one operation."""
+
+    def __init__(
+        self,
+        tools: Toolbox,
+        interrupts: Interrupts,
+        first: Mapping[int, CudaState],
+        threads: Mapping[int, int] | None = None,
+        note: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Remember in which state each process was `first`.
+
+        `threads` are the restore threads of processes that are parked; `note` is told of a wait.
+        """
+        self.first: States = dict(first)
+        self.threads = dict(threads or {})
+        self._tools = tools
+        self._interrupts = interrupts
+        self._note = note
+        self._uses: tuple[GpuUse, ...] = ()
+        self._patient_until: float | None = None
+        self._lost: set[int] = set()
+        self._freed: dict[str, int] = {}
+
+    @property
+    def pids(self) -> list[int]:
+        """The pids of all CUDA processes known so far."""
+        return sorted(self.first)
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes the processes hold on all GPUs together."""
+        return sum(use.bytes for use in self._uses)
+
+    @property
+    def uses(self) -> tuple[GpuUse, ...]:
+        """Who held how much on which GPU when it was checkpointed."""
+        return self._uses
+
+    def open(self) -> None:
+        """Get the driver's helpers ready, armed to bring all back if this program dies.
+
+        Raises:
+            GpuStepFailed: a helper could not be made ready; nothing was touched.
+        """
+        self._open(self.first)
+
+    def lock(
+        self,
+        timeout: float,
+        relist: Callable[[], Tree],
+        joined: Callable[[Tree], None] = lambda _: None,
+    ) -> int:
+        """Lock every CUDA process, newcomers included; return how many rounds it took.
+
+        `joined` is told of a tree in which there are newcomers, before these are locked.
+
+        Raises:
+            GpuLockTimeout: one could not be held within `timeout` seconds in all.
+            GpuStepFailed: the driver refused for another reason.
+            Interrupted: a signal came between two rounds.
+        """
+        ends = time.monotonic() + timeout
+        rounds = 0
+        while True:
+            rounds += 1
+            left = max(SHORT_TRY_SECONDS, ends - time.monotonic())
+            patience = left if len(self.first) == 1 else min(left, _try_seconds(rounds))
+            try:
+                if self.pids:
+                    self._tools.cuda.lock(self.pids, patience)
+            except CudaCallFailed as why:
+                self._after_failed_lock(why, ends)
+                # a random pause, to fall out of step with the job
+                time.sleep(random.uniform(0, SHORT_TRY_SECONDS))  # noqa: S311
+                continue
+            if not self._newcomers(tree := relist()):
+                return rounds
+            joined(tree)
+
+    def measure(self) -> tuple[GpuUse, ...]:
+        """Return, and remember, how much every process holds on each GPU."""
+        self._uses = self._tools.nvidia.uses(self.pids)
+        return self._uses
+
+    def checkpoint(self) -> None:
+        """Move the GPU bytes of every locked process, as measured, into its own memory.
+
+        Raises:
+            GpuStepFailed: the driver refused one of them.
+        """
+        if not self.pids:
+            return
+        # where NVML does not tell the job's share, what becomes free is what it will need again
+        told = {use.pid for use in self._uses if use.bytes}
+        before = {} if told.issuperset(self.pids) else free_of(self._tools)
+        try:
+            self._tools.cuda.checkpoint(self.pids)
+        except CudaCallFailed as why:
+            raise self._translated(why) from why
+        self._freed = freed(self._tools, before) if before else {}
+
+    def check_leftovers(self, pids: Iterable[int]) -> None:
+        """Make sure that no process of the tree still holds a GPU device.
+
+        Raises:
+            GpuLeftover: one does, so CRIU could not dump it.
+        """
+        left = self._tools.proc.devices(pids)
+        if left:
+            names = ", ".join(
+                f"pid {use.pid} {'maps' if use.fd is None else f'fd {use.fd} is'} {use.path}"
+                for use in left[:8]
+            )
+            raise GpuLeftover(
+                f"GPU devices stayed open after the driver's checkpoint: {names}",
+                hint="Usual causes: children forked after CUDA had started, a profiler, "
+                "gdrcopy, RDMA, or a driver older than 570 with NVML in use.",
+            )
+
+    def bring_back(self, gpu_map: Mapping[str, str] | None = None) -> None:
+        """Bring every process that still lives to the state it was in first.
+
+        Raises:
+            GpuStepFailed: one could not be brought back; says which and why.
+        """
+        if not self.pids:
+            return
+        try:
+            now = self._tools.cuda.states(self.pids)
+            away = [
+                pid
+                for pid, state in now.items()
+                if state is CudaState.CHECKPOINTED and self.first[pid] is not CudaState.CHECKPOINTED
+                if pid not in self._lost
+            ]
+            refused = self._restore(away, gpu_map) if away else None
+            if refused and gpu_map is not None:  # a job just restored, which is ended as a whole
+                raise refused
+            back = {pid: one for pid, one in now.items() if pid not in away}
+            back |= dict.fromkeys(away, CudaState.LOCKED)
+            if refused:
+                back |= {one.pid: one.after or CudaState.NONE for one in refused.failed}
+            locked = [
+                pid
+                for pid, state in back.items()
+                if state is CudaState.LOCKED and self.first[pid] is CudaState.RUNNING
+            ]
+            if locked:
+                self._tools.cuda.unlock(locked)
+        except CudaCallFailed as why:
+            raise self._translated(why, mapped=bool(gpu_map)) from why
+        if refused:
+            raise self._translated(refused) from refused
+        failed = {pid for pid, state in now.items() if state is CudaState.FAILED}
+        if gone := sorted(failed | self._lost):
+            raise lost(gone)
+
+    def _restore(self, pids: list[int], gpu_map: Mapping[str, str] | None) -> CudaCallFailed | None:
+        """Restore processes; return what was refused: the others need not suffer for it."""
+        self._wait_for_memory(pids, gpu_map)
+        try:
+            self._tools.cuda.restore(pids, gpu_map or {})
+        except CudaCallFailed as why:
+            self._lost |= set() if gpu_map else hopeless(why)
+            return why
+        return None
+
+    def _translated(self, why: CudaCallFailed, *, mapped: bool = False) -> GpuStepFailed:
+        return translated(why, partial(missing_access, self._tools), mapped=mapped)
+
+    def _after_failed_lock(self, why: CudaCallFailed, ends: float) -> None:
+        """Let go of those that were locked, and decide whether another round makes sense."""
+        if not why.timed_out:
+            raise self._translated(why) from why
+        self.bring_back()
+        self._interrupts.check()
+        if time.monotonic() >= ends:
+            busy = ", ".join(str(outcome.pid) for outcome in why.failed)
+            raise GpuLockTimeout(f"the driver could not hold process {busy} in time") from why
+
+    def _newcomers(self, tree: Tree) -> bool:
+        """Take up processes that have started CUDA since we looked; whether there were any."""
+        found = states_of(self._tools, tree.pids)
+        fresh = {pid: state for pid, state in found.items() if pid not in self.first}
+        self._open(fresh)
+        self.first |= fresh
+        return bool(fresh)
+
+    def _open(self, first: States) -> None:
+        if not first:
+            return
+        known = {pid: tid for pid, tid in self.threads.items() if pid in first}
+        try:
+            self.threads |= self._tools.cuda.open(first, known)
+        except CudaCallFailed as why:
+            raise self._translated(why) from why
+
+    def _wait_for_memory(self, pids: list[int], gpu_map: Mapping[str, str] | None) -> None:
+        """Wait until each GPU has the room that the processes need.
+
+        A restore that runs out of GPU memory leaves a process stuck for good (seen on 580.159),
+        so the driver is not asked before there is room. All waits of one operation together are
+        bounded: a second try finds out at once that nothing has changed.
+        """
+        # NVML may list a process without saying how much it holds: that is no reason to wait
+        held = [use for use in self._uses if use.pid in pids and use.bytes]
+        all_ = [GpuUse(pids[0], uuid, size) for uuid, size in self._freed.items() if size > 0]
+        need = memory_need(all_ or held, gpu_map or {})
+        while short := memory_short(self._tools, need, pids):
+            if self._patient_until is None:
+                self._patient_until = time.monotonic() + MEMORY_PATIENCE
+                self._note(f"{short}: waiting for it, at most {MEMORY_PATIENCE:g} s")
+            if time.monotonic() >= self._patient_until:
+                again = f"gpuckpt repair {pids[0]}" if gpu_map is None else "the same restore"
+                raise GpuMemoryShort(
+                    f"not enough free GPU memory to put process {pids[0]} back: {short}",
+                    hint=f"When that memory is free again: {again}",
+                )
+            time.sleep(0.2)
+
+    def expect(self, uses: Iterable[GpuUse]) -> None:
+        """Say what the processes will need on each GPU, where nobody could ask them (restore)."""
+        self._uses = tuple(uses)

@@ -1,0 +1,258 @@
+"""What an operation that was cut short has left behind: looked at, never touched.
+
+One entry of the journal against the host as it is now. A blocker means that a process would have
+to be touched to put it right, a warning that only files are left.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuckpt.errors import CudaCallFailed, GpuckptError
+from gpuckpt.flow.leftovers.placed import remaining
+from gpuckpt.flow.work.journal import Linked
+from gpuckpt.flow.work.workspace import folder_of
+from gpuckpt.model import CudaState, blocker, warning
+from gpuckpt.tools.criu import DUMP_LOG
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from gpuckpt.flow.sight.look import Sight
+    from gpuckpt.flow.work.journal import Entry
+    from gpuckpt.flow.work.toolbox import Toolbox
+    from gpuckpt.model import Finding, Process, ProcessRef
+    from gpuckpt.tools.files import Remap
+
+REPAIR = "`gpuckpt repair` puts it back."
+SWEEP = "`gpuckpt repair` removes it."
+# the steps of a restore from which on the job stands and only had to be looked at
+STANDING = frozenset({"verify"})
+# the steps of a dump from which on its CUDA processes may be parked
+_PARKING = frozenset({"checkpoint", "stream", "commit"})
+
+
+def cut_short(tools: Toolbox, entry: Entry) -> bool:
+    """Whether nobody works on this entry any more."""
+    return not same_boot(tools, entry) or not tools.proc.alive(entry.owner)
+
+
+def same_boot(tools: Toolbox, entry: Entry) -> bool:
+    """Whether the processes of this entry can still be there at all."""
+    return entry.boot_id == tools.host.facts().boot_id
+
+
+def left_of(tools: Toolbox, entry: Entry) -> tuple[Finding, ...]:
+    """Return what is left of an operation whose owner is dead."""
+    found: list[Finding] = []
+    if same_boot(tools, entry):
+        if entry.operation == "restore":
+            found += (_half_restored(one) for one in made_tasks(tools, entry))
+        else:
+            found += _suspended(tools, entry)
+            found += _cut(tools, entry)
+        found += (_placed(path) for path in placed_of(tools, entry))
+    found += (_remap(remap) for remap in remaps_of(tools, entry))
+    found += _files(tools, entry)
+    return tuple(found)
+
+
+def living(tools: Toolbox, entry: Entry) -> tuple[ProcessRef, ...]:
+    """Return those of the entry's processes that are still there."""
+    return tuple(ref for ref in entry.processes if tools.proc.alive(ref))
+
+
+def parked(process: Process, entry: Entry) -> bool:
+    """Whether it is stopped because this very operation has stopped it."""
+    ours = entry.step in _PARKING and entry.threads.get(process.pid, 0) != 0
+    return process.state == "T" and ours
+
+
+def criu_of(tools: Toolbox, entry: Entry) -> Process | None:
+    """Return the CRIU of this operation if it is still at work: its folder is in its arguments."""
+    folder = str(folder_of(tools.state_dir, entry.id))
+    for pid in tools.proc.pids():
+        process = tools.proc.process(pid)
+        if process is not None and "-W" in process.argv and folder in process.argv:
+            return process
+    return None
+
+
+def made_tasks(tools: Toolbox, entry: Entry) -> tuple[Process, ...]:
+    """Return the tasks that a restore has made and whose job does not stand.
+
+    Those whose identity was written down are surely its own. Before that a pid of the image is
+    one only if it is younger than the restore and still what CRIU works with.
+    """
+    if entry.processes:
+        known = [tools.proc.process(ref.pid) for ref in living(tools, entry)]
+        found = tuple(process for process in known if process is not None)
+        return () if stands(tools, entry) else found
+    made = []
+    for pid in entry.pids:
+        process = tools.proc.process(pid)
+        young = process is not None and process.ref.start_time >= entry.owner.start_time
+        if process is not None and young and not process.zombie and tools.proc.half_made(pid):
+            made.append(process)
+    return tuple(made)
+
+
+def stands(tools: Toolbox, entry: Entry) -> bool:
+    """Whether a restore had come so far that the whole job runs: only the last look is missing."""
+    alive = living(tools, entry)
+    if entry.step in STANDING:  # whatever has become of it since, it is nobody's half-made task
+        return bool(alive)
+    # a child of its may have ended since, as any does; its root and its GPU processes may not
+    needed = {ref.pid for ref in entry.processes[:1]} | set(entry.first)
+    if not needed or not needed.issubset(ref.pid for ref in alive):
+        return False
+    now = (tools.proc.process(ref.pid) for ref in alive if ref.pid in entry.first)
+    if any(process is not None and process.stopped for process in now):
+        return False
+    if any(tools.proc.half_made(ref.pid) for ref in alive):
+        return False
+    states = ask(tools, entry.first)
+    return all(states.get(pid) is CudaState.RUNNING for pid in entry.first)
+
+
+def ask(tools: Toolbox, pids: Iterable[int]) -> dict[int, CudaState]:
+    """Return the driver's states, FAILED for a process that it cannot be asked about."""
+    wanted = list(pids)
+    if not wanted:
+        return {}
+    try:
+        return dict(tools.cuda.states(wanted))
+    except CudaCallFailed as why:
+        return {one.pid: one.after or CudaState.FAILED for one in why.outcomes if not one.gone}
+    except GpuckptError:  # the driver is gone or unfit: then so is every state
+        return dict.fromkeys(wanted, CudaState.FAILED)
+
+
+def remaps_of(tools: Toolbox, entry: Entry) -> tuple[Remap, ...]:
+    """Return the names that this dump's CRIU has made and not removed.
+
+    Only a name that was not there before, and of a file that one of its processes has. If the
+    image was finished, that needs them.
+    """
+    if committed(entry):
+        return ()
+    return tuple(
+        remap
+        for linked in entry.linked
+        for remap in tools.files.remaps(linked.folder)
+        if (remap.device, remap.inode) == (linked.device, linked.inode)
+        and remap.path not in linked.before
+    )
+
+
+def placed_of(tools: Toolbox, entry: Entry) -> tuple[str, ...]:
+    """Return the names that this restore has made, and that no job has: after a boot, none."""
+    if not entry.placed or not same_boot(tools, entry):
+        return ()
+    return remaining(tools, entry.placed, job_stands=stands(tools, entry))
+
+
+def linked(tools: Toolbox, sight: Sight) -> tuple[Linked, ...]:
+    """Note where CRIU will make names for files without one, and which are there already."""
+    if not sight.options.link_remap:
+        return ()
+    found = []
+    for file in sight.facts.look.deleted:
+        if file.links:
+            folder = os.path.dirname(file.path)  # noqa: PTH120 - it may hold any bytes
+            before = tuple(one.path for one in tools.files.remaps(folder))
+            found.append(Linked(folder=folder, device=file.device, inode=file.inode, before=before))
+    return tuple(found)
+
+
+def committed(entry: Entry) -> bool:
+    """Whether the image of this dump is there: its stage has become it."""
+    if entry.operation == "restore" or not entry.stage:
+        return False
+    return not Path(entry.stage).exists() and (Path(entry.image) / "manifest.json").is_file()
+
+
+def suspension(pid: int, state: CudaState, command: str, remedy: str) -> Finding:
+    """Return what to say of a process whose CUDA state is not where it should be."""
+    what = {
+        CudaState.LOCKED: "The driver has locked it: its next CUDA call waits.",
+        CudaState.CHECKPOINTED: "Its GPU memory is in host memory, and it cannot use the GPU.",
+    }
+    reason = what.get(state, "The driver cannot bring it back.")
+    if state is CudaState.FAILED:
+        remedy = "Restore the job from an image, or end it: its GPU state is lost."
+    return blocker(f"left-{state}", command, reason, remedy, pid)
+
+
+def _suspended(tools: Toolbox, entry: Entry) -> Iterator[Finding]:
+    """CUDA processes that are not in their first state; one that is stopped is never asked."""
+    alive = {ref.pid for ref in living(tools, entry)}
+    askable: dict[int, Process] = {}
+    for pid in sorted(alive):
+        process = tools.proc.process(pid)
+        if process is None:
+            continue
+        if process.stopped:
+            yield _stopped(process, entry, tools.proc.process(process.tracer))
+        elif pid in entry.first:
+            askable[pid] = process
+    for pid, state in ask(tools, askable).items():
+        if state not in {entry.first[pid], CudaState.NONE}:
+            yield suspension(pid, state, askable[pid].command, REPAIR)
+
+
+def _stopped(process: Process, entry: Entry, tracer: Process | None) -> Finding:
+    if parked(process, entry):
+        reason = "It was stopped by gpuckpt, and its GPU memory is in host memory."
+        return blocker("left-parked", process.command, reason, REPAIR, process.pid)
+    if tracer is not None:
+        reason = f"Process {tracer.pid} ({tracer.comm}) holds it."
+        return blocker("left-traced", process.command, reason, REPAIR, process.pid)
+    reason = "It is stopped, and not by gpuckpt."
+    return warning(
+        "stopped",
+        process.command,
+        reason,
+        f"Let it go on: kill -CONT {process.pid}",
+        process.pid,
+    )
+
+
+def _cut(tools: Toolbox, entry: Entry) -> Iterator[Finding]:
+    alive = [ref.pid for ref in living(tools, entry)]
+    if not alive:  # the image of a job that is gone needs its connections as they are
+        return
+    log = folder_of(tools.state_dir, entry.id) / DUMP_LOG
+    try:
+        things = tools.net.cut(alive, log)
+    except OSError as why:
+        things = (f"TCP connections of process {alive[0]} (not known: {why})",)
+    for thing in things:
+        reason = "CRIU has cut the job's TCP connections and not put them back."
+        yield blocker("left-tcp", thing, reason, REPAIR, alive[0])
+
+
+def _half_restored(process: Process) -> Finding:
+    reason = "It is a task of a restore that was never finished; the image is intact."
+    remedy = "`gpuckpt repair` ends it; then the image can be restored."
+    return blocker("left-half-restored", process.command, reason, remedy, process.pid)
+
+
+def _remap(remap: Remap) -> Finding:
+    reason = "CRIU has made this name for a file without one, and no image needs it."
+    return warning("left-remap", remap.path, reason, SWEEP)
+
+
+def _placed(path: str) -> Finding:
+    reason = "A restore that was never finished has made it for the job; the image has it."
+    return warning("left-file", path, reason, SWEEP)
+
+
+def _files(tools: Toolbox, entry: Entry) -> Iterator[Finding]:
+    if entry.stage and Path(entry.stage).exists():
+        yield warning("left-stage", entry.stage, "The image was never finished.", SWEEP)
+    folder = folder_of(tools.state_dir, entry.id)
+    if folder.exists():
+        yield warning("left-run-folder", str(folder), "It is the work folder of CRIU.", SWEEP)

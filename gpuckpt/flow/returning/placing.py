@@ -1,0 +1,191 @@
+"""Putting back the files that an image carries, before CRIU looks for them.
+
+What is made, and what is moved out of the way, is in the journal before it has a name. If the
+restore fails all of it goes again; if it succeeds the job's files stay, CRIU's names go.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+from gpuckpt.errors import GpuckptError, RestoreFailed
+from gpuckpt.flow.leftovers.placed import clear
+from gpuckpt.flow.returning.target.standing import State
+from gpuckpt.flow.work.journal import Placed
+from gpuckpt.image.names import CARRIED
+from gpuckpt.image.unpack import Unpacker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from gpuckpt.flow.returning.target.standing import Standing
+    from gpuckpt.flow.work.toolbox import Toolbox
+    from gpuckpt.image.store import Image
+
+# files are open while they have no name; the usual limit is 1024 a process
+BATCH: Final = 256
+_PIECE: Final = 1 << 20
+
+
+class Placing:
+    """The carried files of one restore; `note` writes down what has been made."""
+
+    def __init__(
+        self,
+        tools: Toolbox,
+        image: Image,
+        standings: Sequence[Standing],
+        note: Callable[[tuple[Placed, ...]], None],
+    ) -> None:
+        """Touch nothing yet."""
+        self.tools = tools
+        self.image = image
+        self.standings = standings
+        self.placed: tuple[Placed, ...] = ()
+        self._note = note
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes have to be written."""
+        return sum(one.file.bytes for one in self.standings if _is_made(one))
+
+    @property
+    def inodes(self) -> tuple[tuple[int, int], ...]:
+        """Device and inode of each file, once all are placed."""
+        return tuple((one.device, one.inode) for one in self.placed)
+
+    def put(self, advance: Callable[[int], None]) -> None:
+        """Make what is missing and link what is there.
+
+        Raises:
+            RestoreFailed: a file cannot be made, or a name was taken meanwhile.
+            ImageError: the image's bytes are not those that were written.
+        """
+        try:
+            with self._bytes() as source:
+                for start in range(0, len(self.standings), BATCH):
+                    self._put(self.standings[start : start + BATCH], source, advance)
+        except OSError as why:
+            what = why.filename2 or why.filename or "a file in memory"
+            raise RestoreFailed(
+                f"the job's {what} could not be put back: {why.strerror}",
+                hint="Look at it again with `gpuckpt plan IMAGE`.",
+            ) from why
+
+    def take_back(self) -> None:
+        """Remove all that was made and put back what was moved."""
+        clear(self.tools, self.placed, job_stands=False)
+
+    def settle(self) -> None:
+        """Leave to the job what is its own; what resists is only litter by now."""
+        with suppress(OSError):
+            clear(self.tools, self.placed, job_stands=True)
+
+    def _put(self, batch: Sequence[Standing], source: int, advance: Callable[[int], None]) -> None:
+        made: list[tuple[int, Standing, Placed]] = []
+        try:
+            for one in batch:
+                made.append(self._made(one, source))
+                advance(one.file.bytes if _is_made(one) else 0)
+            self.placed += tuple(placed for _, _, placed in made)
+            self._note(self.placed)
+            for fd, one, placed in made:
+                self._name(fd, one, placed)
+        finally:
+            for fd, _, _ in made:
+                if fd >= 0:
+                    os.close(fd)
+
+    def _made(self, one: Standing, source: int) -> tuple[int, Standing, Placed]:
+        """Make a file without a name; say which names it is going to have."""
+        file = one.file
+        if one.state is State.TAKEN:  # refused, unless somebody overrides that
+            raise FileExistsError(17, "File exists", one.path)
+        if not _is_made(one):
+            _skip(source, file.bytes)
+            names = [path for path in file.names if self.tools.carried.identity(path) is None]
+            return (
+                -1,
+                one,
+                Placed(device=one.device, inode=one.inode, names=tuple(names), link=file.link),
+            )
+        aside = [path for path in file.names if self.tools.carried.identity(path) is not None]
+        if aside and one.state is State.MISSING:
+            raise FileExistsError(17, "File exists", aside[0])
+        fd = self.tools.carried.make(file, source)
+        seen = os.fstat(fd)
+        moved = tuple((path, _beside(path)) for path in aside)
+        return (
+            fd,
+            one,
+            Placed(
+                device=seen.st_dev, inode=seen.st_ino, names=file.names, link=file.link, aside=moved
+            ),
+        )
+
+    def _name(self, fd: int, one: Standing, placed: Placed) -> None:
+        tools = self.tools.carried
+        for path, other in placed.aside:
+            tools.move(path, other)
+        for path in (*placed.names, *([placed.link] if placed.link else [])):
+            if fd >= 0:
+                tools.name(fd, path)
+                continue
+            tools.link(one.path, path)
+            now = tools.identity(path)
+            if now is None or (now.device, now.inode) != (one.device, one.inode):
+                raise FileExistsError(17, "it has become another file", one.path)
+
+    @contextmanager
+    def _bytes(self) -> Iterator[int]:
+        """Give a descriptor from which all files' bytes come, one after the other."""
+        if not any(_is_made(one) and one.file.bytes for one in self.standings):
+            with open(os.devnull, "rb") as nothing:  # noqa: PTH123
+                yield nothing.fileno()
+            return
+        read, write = os.pipe()
+        unpacker = Unpacker(self.image)
+        failed: list[GpuckptError] = []
+
+        def send() -> None:
+            try:
+                with suppress(BrokenPipeError):
+                    unpacker.send(CARRIED, write)
+            except GpuckptError as why:
+                failed.append(why)
+            finally:
+                os.close(write)
+
+        sender = threading.Thread(target=send, name="carried")
+        sender.start()
+        try:
+            yield read
+        except OSError as why:
+            os.close(read)
+            read = -1
+            sender.join()
+            if failed:
+                raise failed[0] from why
+            raise
+        finally:
+            if read >= 0:
+                os.close(read)
+            sender.join()
+            unpacker.close()
+
+
+def _is_made(one: Standing) -> bool:
+    return one.state in {State.MISSING, State.STALE}
+
+
+def _beside(path: str) -> str:
+    return f"{path.rpartition('/')[0]}/.gpuckpt-{secrets.token_hex(8)}"
+
+
+def _skip(source: int, count: int) -> None:
+    while count and (piece := os.read(source, min(_PIECE, count))):
+        count -= len(piece)

@@ -1,0 +1,273 @@
+"""What an image meets on this host: everything a restore depends on, looked at, nothing touched."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from gpuckpt.errors import HostUnfit
+from gpuckpt.flow.gpu.memory import holders, memory_need
+from gpuckpt.flow.returning import doubts
+from gpuckpt.flow.returning.ledger import Ledger
+from gpuckpt.flow.returning.target.standing import Standing, State, standings
+from gpuckpt.flow.sight.obstacles import check_answers
+from gpuckpt.flow.work.journal import Journal
+from gpuckpt.image import compare
+from gpuckpt.image.outside import FileRecord
+from gpuckpt.tools import foreground
+from gpuckpt.tools.net import PortState
+from gpuckpt.tools.surroundings import Surroundings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from gpuckpt.flow.returning.ledger import Restored
+    from gpuckpt.flow.work.journal import Entry
+    from gpuckpt.flow.work.toolbox import Toolbox
+    from gpuckpt.image.manifest import Manifest
+    from gpuckpt.image.outside import ListenerRecord, LockRecord, RemapRecord
+    from gpuckpt.model import Finding, HostFacts, NvidiaFacts, Process, Version
+    from gpuckpt.tools.files import HostFile
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPort:
+    """How a port that the job needs stands here, and who has it, as far as that can be seen."""
+
+    listener: ListenerRecord
+    state: PortState
+    holders: tuple[Process, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TargetFacts:
+    """One look at a host for one image.
+
+    `no_criu` says why there is none that can work. `files`, `names` and `packages` hold what is
+    here of what the manifest lists, None for what is not; `writable` tells which folders take
+    names, `makeable` those that CRIU makes itself if they are missing. `locked` are files whose
+    locks others have, with the pid and name of one of these. `taken` are the job's numbers in
+    use, with their users. `running` are processes of this very job that are alive, from
+    before the dump or from an earlier restore, which `restored` tells of; `copies` tell of others
+    that look like it. `others` are restores going on now. `gpu_short` has the GPUs
+    with too little memory: the bytes needed, and who holds it, in words. `stays`: gpuckpt will be
+    the parent of the job to its end. `carried` tells how the files that the image carries stand
+    here, `rooms` how many bytes their folders take, None if not even names.
+    """
+
+    host: HostFacts
+    own: Surroundings = field(default_factory=Surroundings)
+    nvidia: NvidiaFacts | None = None
+    criu: Version | None = None
+    no_criu: HostUnfit | None = None
+    files: Mapping[str, FileRecord | None] = field(default_factory=dict)
+    names: Mapping[str, bool] = field(default_factory=dict)
+    writable: Mapping[str, bool] = field(default_factory=dict)
+    makeable: Mapping[str, bool] = field(default_factory=dict)
+    packages: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
+    locked: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    taken: Mapping[int, Process | None] = field(default_factory=dict)
+    ports: tuple[SeenPort, ...] = ()
+    addresses: Mapping[str, bool] = field(default_factory=dict)
+    gpu_short: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    terminal: bool = False
+    copies: tuple[Finding, ...] = ()
+    restored: Restored | None = None
+    running: frozenset[int] = frozenset()
+    others: tuple[Entry, ...] = ()
+    stays: bool = False
+    carried: tuple[Standing, ...] = ()
+    rooms: Mapping[str, int | None] = field(default_factory=dict)
+
+
+def gather(tools: Toolbox, manifest: Manifest, *, stays: bool = False) -> TargetFacts:
+    """Look at all of it once.
+
+    Raises:
+        HostUnfit: a filesystem that the job needs does not answer.
+    """
+    check_answers(tools, [one.path for one in manifest.outside.files])
+    criu, no_criu = _criu(tools)
+    host = tools.host.facts()
+    restored = Ledger(tools.state_dir).last(manifest.image_id)
+    outside = manifest.outside
+    places = {folder_of(path) for path in outside.sockets}
+    places |= {folder_of(one.path) for one in outside.remaps if one.linked}
+    ghosts = {folder_of(one.path) for one in outside.remaps if not one.linked}
+    names = [name for one in outside.remaps for name in (one.name, one.path, fake_link(one))]
+    # a name that begins with @ is no path: whether somebody has it, only a connection would show
+    names += [name for name in outside.servers if name.startswith("/")]
+    stand = standings(tools, manifest, host.boot_id)
+    running = _running(tools, manifest, host.boot_id, restored)
+    facts = TargetFacts(
+        host=host,
+        own=tools.proc.surroundings(os.getpid()),
+        criu=criu,
+        no_criu=no_criu,
+        files=_files(tools, manifest, stand),
+        names={name: tools.files.look(name, build_id=False) is not None for name in names},
+        writable={place: tools.files.writable(place) for place in sorted(places)},
+        makeable={place: _makeable(tools, place) for place in sorted(ghosts)},
+        packages={one.prefix: tools.files.packages(one.prefix) for one in outside.pythons},
+        addresses={
+            one.local: tools.net.port("tcp", one.local, 0) is not PortState.NO_ADDRESS
+            for one in outside.connections
+        },
+        terminal=foreground.is_ours(0),
+        restored=restored,
+        running=running,
+        copies=tuple(doubts.copies(tools, manifest, running)),
+        stays=stays,
+        carried=stand,
+        rooms={
+            folder: tools.carried.room(folder)
+            for folder in sorted({folder_of(one.path) for one in manifest.carried})
+        },
+    )
+    return look_again(tools, manifest, facts)
+
+
+def folder_of(path: str) -> str:
+    """Return the folder a path is in."""
+    return os.path.dirname(path)  # noqa: PTH120 - paths may hold any bytes
+
+
+def _makeable(tools: Toolbox, folder: str) -> bool:
+    """Whether names can be made in a folder, or it itself in the nearest one that is there.
+
+    CRIU 4.2.1 makes the folders of a ghost and removes them again.
+    """
+    while folder != "/" and tools.files.look(folder, build_id=False) is None:
+        folder = folder_of(folder)
+    return tools.files.writable(folder)
+
+
+def fake_link(remap: RemapRecord) -> str:
+    """Return the name CRIU 4.2.1 takes for a linked file whose own has been taken meanwhile."""
+    return f"{remap.path}.cr_link"
+
+
+def look_again(tools: Toolbox, manifest: Manifest, facts: TargetFacts) -> TargetFacts:
+    """Look once more at what may pass by itself: numbers, ports, GPU memory."""
+    nvidia = tools.nvidia.facts()
+    return replace(
+        facts,
+        taken=_taken(tools, manifest),
+        # after them: a restore that has made one of them is in the journal already
+        others=_others(tools, facts.host.boot_id),
+        ports=tuple(_port(tools, listener) for listener in manifest.outside.listeners),
+        locked=_locked(tools, manifest.outside.locks),
+        nvidia=nvidia,
+        gpu_short=_gpu_short(tools, manifest, nvidia),
+    )
+
+
+def _taken(tools: Toolbox, manifest: Manifest) -> dict[int, Process | None]:
+    """Return the job's numbers in use and their users; one may be given back between two looks."""
+    found = {number: tools.proc.owner(number) for number in tools.proc.taken(manifest.ids)}
+    unseen = [number for number, user in found.items() if user is None]
+    given_back = set(unseen).difference(tools.proc.taken(unseen) if unseen else ())
+    return {number: user for number, user in found.items() if number not in given_back}
+
+
+def _gpu_short(
+    tools: Toolbox, manifest: Manifest, nvidia: NvidiaFacts | None
+) -> dict[str, tuple[int, str]]:
+    """Return the GPUs without enough free memory: what is needed, and who holds what there."""
+    if manifest.nvidia is None or nvidia is None or not manifest.nvidia.uses:
+        return {}
+    need = memory_need(manifest.nvidia.uses, compare.gpu_map(manifest, nvidia))
+    return {
+        gpu.uuid: (need[gpu.uuid], holders(tools, gpu.uuid))
+        for gpu in nvidia.gpus
+        if gpu.memory_free < need.get(gpu.uuid, 0)
+    }
+
+
+def _criu(tools: Toolbox) -> tuple[Version | None, HostUnfit | None]:
+    try:
+        return tools.criu.version, None
+    except HostUnfit as why:
+        return None, why
+
+
+def _files(
+    tools: Toolbox, manifest: Manifest, carried: Iterable[Standing]
+) -> dict[str, FileRecord | None]:
+    """Look at the files outside the image; what is going to be made is as it was."""
+    made = {
+        path
+        for one in carried
+        if one.state in {State.MISSING, State.STALE}
+        for path in one.file.names
+    }
+    found: dict[str, FileRecord | None] = {}
+    for record in manifest.outside.files:
+        if record.path in made:
+            found[record.path] = record
+            continue
+        now = tools.files.look(record.path, build_id=bool(record.build_id))
+        found[record.path] = None if now is None else _record(record, now)
+    return found
+
+
+def _record(old: FileRecord, now: HostFile) -> FileRecord:
+    return FileRecord(
+        path=old.path,
+        size=now.size,
+        mode=now.mode,
+        build_id=now.build_id,
+        mtime_ns=now.mtime_ns,
+        flags=old.flags,
+    )
+
+
+def _port(tools: Toolbox, listener: ListenerRecord) -> SeenPort:
+    state = tools.net.port(listener.protocol, listener.address, listener.port)
+    if state is not PortState.TAKEN:
+        return SeenPort(listener, state)
+    holders = tools.net.holders(listener.protocol, listener.port)
+    return SeenPort(listener, state, tuple(_processes(tools, holders)))
+
+
+def _locked(tools: Toolbox, records: Iterable[LockRecord]) -> dict[str, tuple[int, str]]:
+    """Return those locks that somebody has who would not share them."""
+    found: dict[str, tuple[int, str]] = {}
+    for one in records:
+        for other in tools.files.locks(one.path):
+            same = (one.kind == "flock") == (other.kind == "flock") and other.kind != "lease"
+            if same and (one.exclusive or other.exclusive):
+                process = tools.proc.process(other.pid) if other.pid > 0 else None
+                found[one.path] = other.pid, process.comm if process else "?"
+    return found
+
+
+def _processes(tools: Toolbox, pids: Iterable[int]) -> list[Process]:
+    return [process for pid in pids if (process := tools.proc.process(pid)) is not None]
+
+
+def _running(
+    tools: Toolbox, manifest: Manifest, boot_id: str, restored: Restored | None
+) -> frozenset[int]:
+    """Return the pids under which this very job runs here, by the start times it had."""
+    known: set[tuple[int, int]] = set()
+    if manifest.host.boot_id == boot_id:
+        known |= {(one.pid, one.start_time) for one in manifest.tree}
+    if restored is not None and restored.boot_id == boot_id:
+        known |= {(ref.pid, ref.start_time) for ref in restored.processes}
+    pids = sorted({pid for pid, _ in known})
+    now = ((one.pid, one.ref.start_time) for one in _processes(tools, pids) if not one.zombie)
+    return frozenset(pid for pid, started in now if (pid, started) in known)
+
+
+def _others(tools: Toolbox, boot_id: str) -> tuple[Entry, ...]:
+    """Return other restores that go on right now, of this image or another."""
+    return tuple(
+        entry
+        for entry in Journal(tools.state_dir).entries()
+        if entry.operation == "restore"
+        and entry.boot_id == boot_id
+        and entry.owner.pid != os.getpid()
+        and tools.proc.alive(entry.owner)
+    )

@@ -1,0 +1,122 @@
+"""Rules about the ports, addresses and connections that a job will have again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gpuckpt.flow.returning import doubts
+from gpuckpt.flow.returning.target.rule import Rule, name, some
+from gpuckpt.model import TcpPolicy, blocker, warning
+from gpuckpt.tools.net import PortState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuckpt.flow.returning.target.facts import SeenPort, TargetFacts
+    from gpuckpt.image.manifest import Manifest
+    from gpuckpt.model import Finding
+
+
+def ports(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
+    """CRIU binds every listener again; it ends at the first that it cannot."""
+    for seen in facts.ports:
+        if seen.state is PortState.TAKEN:
+            yield _taken(seen, facts)
+        elif seen.state is PortState.LINGERING:
+            yield _lingering(seen)
+        elif seen.state is PortState.NO_ADDRESS:
+            yield _no_address(seen.listener.address, _place(seen))
+
+
+def _taken(seen: SeenPort, facts: TargetFacts) -> Finding:
+    if seen.holders:
+        first = seen.holders[0]
+        own = first.pid in facts.running
+        who = f"is in use by {'the job itself, ' if own else ''}{name(first)}"
+        pid: int | None = first.pid
+    else:
+        who, pid = "is in use here, by whom cannot be seen", None
+    return blocker(
+        "port-taken",
+        _place(seen),
+        f"The port {seen.listener.port} ({seen.listener.protocol}), which the job had, {who}.",
+        "End what holds it and retry.",
+        pid,
+    )
+
+
+def _lingering(seen: SeenPort) -> Finding:
+    return warning(
+        "port-lingering",
+        _place(seen),
+        f"Connections closed a moment ago (TIME_WAIT) hold port {seen.listener.port}.",
+        "Nothing to do: a restore waits until they are forgotten, at most about a minute.",
+    )
+
+
+def _no_address(address: str, place: str) -> Finding:
+    """CRIU 4.2.1 binds IPv6 with IP_FREEBIND, so there a missing address stops nothing."""
+    make = warning if ":" in address else blocker
+    return make(
+        "address-missing",
+        place,
+        f"The job was bound to {address}, an address that this host does not have.",
+        f"Give it to an interface (ip address add {address} dev NAME), or restore where it is.",
+    )
+
+
+def connections(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
+    """Say what becomes of every connection; the far end is not ours to look at."""
+    listed = manifest.outside.connections
+    if not listed:
+        return
+    # a pair inside the tree is closed or kept on both sides at once
+    ends = {(one.local, one.local_port) for one in listed}
+    peers = [
+        f"{one.remote}:{one.remote_port}"
+        for one in listed
+        if (one.remote, one.remote_port) not in ends
+    ]
+    if manifest.options.tcp is TcpPolicy.CLOSE:
+        if peers:
+            yield _closed(peers)
+        return
+    for address, here in facts.addresses.items():
+        if not here:
+            yield _no_address(address, f"tcp {address}")
+    if peers:
+        yield _kept(peers)
+
+
+def _closed(peers: list[str]) -> Finding:
+    return warning(
+        "tcp-closed",
+        f"tcp {some(peers)}",
+        f"The job's connection to {some(peers)} was closed with the dump, and its peer knows.",
+        "The job must connect again by itself; look whether it did.",
+    )
+
+
+def _kept(peers: list[str]) -> Finding:
+    return warning(
+        "tcp-kept",
+        f"tcp {some(peers)}",
+        f"The job's connection to {some(peers)} goes on as if nothing had happened.",
+        "A peer that has given it up meanwhile answers with a reset: the job must then connect "
+        "again.",
+    )
+
+
+def pipes(manifest: Manifest, _: TargetFacts) -> Iterator[Finding]:
+    """Whoever had the other end of a pipe does not come along."""
+    for one in manifest.outside.pipes:
+        if one.fd in doubts.STANDARD:
+            yield doubts.lost_end(one.pid, one.fd, writes=one.writes, holder=one.holder)
+
+
+def _place(seen: SeenPort) -> str:
+    one = seen.listener
+    return f"{one.protocol} {one.address}:{one.port}"
+
+
+RULES: Final[tuple[Rule, ...]] = (ports, connections, pipes)

@@ -1,0 +1,101 @@
+"""Taking files along: what lies in memory or has no name would be missing where the job returns.
+
+Done while the tree is frozen and all of CRIU's images are stored. The bytes of all files follow
+each other in one stored file beside CRIU's images.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpuckpt.errors import DumpFailed
+from gpuckpt.image.names import CARRIED
+from gpuckpt.tools import criuimage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from gpuckpt.flow.work.toolbox import Toolbox
+    from gpuckpt.image.pack import Packer
+    from gpuckpt.model import CarriedFile, Remap
+
+
+def opened(names: Collection[str], read: Callable[[str], bytes]) -> criuimage.OpenFiles:
+    """Return what CRIU recorded of the open files; `names` are its images.
+
+    Raises:
+        ImageDamaged: CRIU's images cannot be read back.
+    """
+    remaps = read("remap-fpath.img") if "remap-fpath.img" in names else b""
+    return criuimage.read_files(read("files.img"), remaps)
+
+
+def find(tools: Toolbox, pids: Iterable[int], remaps: Iterable[Remap]) -> tuple[CarriedFile, ...]:
+    """Return the files to be taken along; CRIU's own images say which names it has made.
+
+    Raises:
+        DumpFailed: one cannot be read.
+    """
+    links = {one.name for one in remaps if one.linked}
+    try:
+        return tools.carried.examine(tools.carried.held(pids), links)
+    except OSError as why:
+        raise _unreadable(why) from why
+
+
+def store(
+    tools: Toolbox, files: tuple[CarriedFile, ...], packer: Packer
+) -> tuple[CarriedFile, ...]:
+    """Store the bytes of all files as one, and return them with their digests.
+
+    Raises:
+        DumpFailed: one cannot be read.
+        WriteFailed: the image cannot be written, or its writing was stopped.
+    """
+    read, write = os.pipe()
+    done: list[CarriedFile] = []
+    failed: list[OSError] = []
+
+    def copy() -> None:
+        try:
+            for one in files:
+                done.append(replace(one, digest=tools.carried.copy(one, write)))  # noqa: PERF401
+        except OSError as why:
+            failed.append(why)
+        finally:
+            os.close(write)
+
+    copier = threading.Thread(target=copy, name="carry")
+    copier.start()
+    try:
+        packer.store(CARRIED, read)
+    finally:
+        os.close(read)  # then a copier that nobody listens to ends
+        copier.join()
+    if failed:
+        raise _unreadable(failed[0])
+    return tuple(done)
+
+
+def unlink(tools: Toolbox, files: Iterable[CarriedFile]) -> None:
+    """Remove the names CRIU has made: the image has the files, and the next dump needs the names.
+
+    CRIU 4.2.1 takes them for removed if the job goes on.
+
+    Raises:
+        DumpFailed: one cannot be removed.
+    """
+    for one in files:
+        now = tools.carried.identity(one.link) if one.link else None
+        if now is not None and (now.device, now.inode) == (one.device, one.inode):
+            try:
+                tools.files.remove(one.link)
+            except OSError as why:
+                raise DumpFailed(f"{one.link} cannot be removed: {why.strerror}") from why
+
+
+def _unreadable(why: OSError) -> DumpFailed:
+    return DumpFailed(f"{why.filename or 'a file in memory'} cannot be read: {why.strerror}")

@@ -1,0 +1,159 @@
+"""One tree in the hands of one operation: its GPU state taken away and given back.
+
+Owns what dump and rehearsal do alike: the journal entry, the way back from every step, and the
+looks at the tree that tell whether it is still the one that was looked at.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from gpuckpt.errors import (
+    DumpFailed,
+    GpuckptError,
+    NoSuchProcess,
+    ProcessChanged,
+    UndoIncomplete,
+)
+from gpuckpt.flow.gpu.condition import conditions
+from gpuckpt.flow.gpu.tree import CudaTree
+from gpuckpt.flow.leftovers.found import linked
+from gpuckpt.flow.work.journal import noun
+from gpuckpt.flow.work.undo import Undo
+
+if TYPE_CHECKING:
+    from gpuckpt.flow.sight.look import Sight
+    from gpuckpt.flow.work.operation import Operation
+    from gpuckpt.model import Process, Tree
+
+
+class Taking:
+    """A tree that is worked on; `frozen_from` is when its lock began."""
+
+    def __init__(self, operation: Operation, sight: Sight, image: str = "") -> None:
+        """Write the journal entry; nothing else is touched yet."""
+        self.sight = sight
+        self.cuda = CudaTree(
+            operation.tools, operation.interrupts, sight.cuda, note=operation.record.reporter.note
+        )
+        self.undo = Undo()
+        self.frozen_from = 0.0
+        self._operation = operation
+        self._tools = operation.tools
+        self._record = operation.record
+        self._end_was_noticed = False
+        self._away = False
+        refs, names = [p.ref for p in sight.tree.processes], linked(self._tools, sight)
+        self.entry = operation.enter(sight.tree.root.pid, image, refs, sight.cuda, names)
+        operation.interrupts.left = self.undo.left
+
+    def note(self, step: str, **known: object) -> None:
+        """Write down what is about to be done, and what has become known."""
+        self.entry = self._operation.journal.step(self.entry, step, **known)
+
+    def open(self) -> None:
+        """Get the driver's helpers ready."""
+        self.undo.add("driver helpers are left", self._tools.cuda.close)
+        self.cuda.open()
+
+    def take_gpu(self, lock_timeout: float) -> None:
+        """Lock all, checkpoint all, and look that no GPU device is left open."""
+        self.undo.add("the job does not run", self._check_running)
+        self.undo.add("GPU state is not back", self._bring_back)
+        self.frozen_from = self._record.now
+        with self._record.phase("lock", _pids(self.cuda.pids)) as step:
+            self.note("lock")
+            rounds = self.cuda.lock(lock_timeout, self.relist, self._joined)
+            step.say(f"{_pids(self.cuda.pids)}, {rounds} round{'s' * (rounds > 1)}")
+        if self.cuda.pids:
+            with self._record.phase("gpu-out", "GPU memory to host memory") as step:
+                self._joined(self.relist(), "checkpoint", uses=self.cuda.measure())
+                self.cuda.checkpoint()
+                step.advance(self.cuda.bytes)
+        self.cuda.check_leftovers(self.relist().pids)
+
+    def give_back(self) -> None:
+        """Let every CUDA process go on as before; there is no stopping in the middle of it."""
+        if not self.cuda.pids:
+            return
+        with self._record.phase("gpu-in", "GPU memory back", stoppable=False) as step:
+            self._bring_back()
+            step.advance(self.cuda.bytes)
+
+    def relist(self) -> Tree:
+        """List the tree again: its root and CUDA processes must be those that were looked at."""
+        tree = self._tools.proc.tree(self.sight.tree.root.pid)
+        now = {process.pid: process.ref for process in tree.processes}
+        for seen in self.sight.tree.processes:
+            if self._essential(seen) and now.get(seen.pid) != seen.ref:
+                work = noun(self._operation.verb)
+                raise ProcessChanged(f"process {seen.pid} ended while a {work} was at work on it")
+        return tree
+
+    def put_back(self, why: BaseException) -> None:
+        """Undo everything and forget the operation; what could not be undone is kept in mind."""
+        if self.undo:
+            self._record.reporter.warn(f"{why}; putting everything back")
+        # then the job's end is the very reason, not something that is left to be put back
+        self._end_was_noticed = isinstance(why, ProcessChanged | NoSuchProcess)
+        try:
+            self.undo.run(why)
+        except UndoIncomplete as left:
+            self._tell_conditions(left)
+            raise
+        self._tell_conditions(why)
+        self._operation.journal.close(self.entry)
+
+    def _tell_conditions(self, why: BaseException) -> None:
+        """Say of every process how it is now, if any is not as it had been."""
+        if isinstance(why, GpuckptError):
+            with suppress(OSError):
+                why.processes = conditions(self._tools, self.sight.tree, self.cuda.first)
+            with suppress(OSError):
+                self._tools.cuda.close()
+
+    def let_go(self) -> None:
+        """Nothing is left to be undone: release the driver's helpers, forget the operation."""
+        self._tools.cuda.close()
+        self.undo.keep()
+        self._operation.journal.close(self.entry)
+
+    def _joined(self, tree: Tree, step: str = "lock", **known: object) -> None:
+        """Write down who is in the tree now: what a repair does not know it leaves locked."""
+        refs = tuple(process.ref for process in tree.processes)
+        first, threads = self.cuda.first, self.cuda.threads
+        self.note(step, processes=refs, first=first, threads=threads, **known)
+
+    def _bring_back(self) -> None:
+        self._away = True
+        self.cuda.bring_back()
+        self._away = False
+
+    def _check_running(self) -> None:
+        """After a failure the job must be there, and nothing of it stopped.
+
+        A plain child may have come to its end meanwhile, as it would have without us. A process
+        whose GPU state is not back is stopped for good reason, and that is told already.
+        """
+        for process in self.sight.tree.processes:
+            now = self._tools.proc.process(process.pid)
+            if now is None or now.ref != process.ref or now.zombie:
+                if self._essential(process) and not self._end_was_noticed:
+                    raise ProcessChanged(f"process {process.pid} is gone")
+            elif self._away and process.pid in self.cuda.first:
+                continue
+            elif now.stopped and not process.stopped:
+                raise DumpFailed(f"process {process.pid} is stopped")
+
+    def _essential(self, process: Process) -> bool:
+        return process.pid in self.cuda.first or process is self.sight.tree.root
+
+
+def _pids(pids: list[int]) -> str:
+    """Name a few processes, count many."""
+    if not pids:
+        return "no CUDA process"
+    if len(pids) <= 3:  # noqa: PLR2004 - as many as fit beside a step's name
+        return "process " + ", ".join(map(str, pids))
+    return f"{len(pids)} CUDA processes"

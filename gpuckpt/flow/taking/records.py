@@ -1,0 +1,295 @@
+"""Writing down in the manifest what was dumped, from the facts and from CRIU's own images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from gpuckpt import __version__
+from gpuckpt.image.manifest import (
+    BindingRecord,
+    DumpOptions,
+    HostRecord,
+    Manifest,
+    NvidiaRecord,
+    ProcessRecord,
+    Totals,
+)
+from gpuckpt.image.outside import (
+    ConnectionRecord,
+    FileRecord,
+    ListenerRecord,
+    LockRecord,
+    Outside,
+    PipeRecord,
+    PythonRecord,
+    RemapRecord,
+)
+from gpuckpt.model import CudaState
+from gpuckpt.tools import criuimage
+from gpuckpt.tools.criu import CriuOptions
+from gpuckpt.tools.environment import IDENTITY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from gpuckpt.flow.sight.look import Sight
+    from gpuckpt.flow.work.toolbox import Toolbox
+    from gpuckpt.image.manifest import FileEntry
+    from gpuckpt.model import (
+        CarriedFile,
+        FileRef,
+        GpuUse,
+        HostFacts,
+        NvidiaFacts,
+        Process,
+        Receipt,
+        Tree,
+    )
+    from gpuckpt.tools.look import Look
+    from gpuckpt.tools.surroundings import Surroundings
+
+
+@dataclass(frozen=True, slots=True)
+class Dumped:
+    """What a dump has in hand when all images are stored and the tree stands frozen.
+
+    `first` are the driver's states before the dump, `threads` the driver's own threads, `read`
+    gives one of CRIU's images whole, `opened` is what they say of open files, `carried` are the
+    files taken along.
+    """
+
+    sight: Sight
+    tree: Tree
+    first: Mapping[int, CudaState]
+    threads: Mapping[int, int]
+    uses: tuple[GpuUse, ...]
+    leave_running: bool
+    labels: Mapping[str, str]
+    files: tuple[FileEntry, ...]
+    opened: criuimage.OpenFiles
+    carried: tuple[CarriedFile, ...]
+    read: Callable[[str], bytes]
+    receipt: Receipt
+
+
+def manifest(tools: Toolbox, dumped: Dumped) -> Manifest:
+    """Compose the manifest.
+
+    Raises:
+        ImageDamaged: CRIU's images cannot be read back.
+    """
+    sight = dumped.sight
+    tasks = criuimage.read_pstree(dumped.read("pstree.img"))
+    around = {pid: tools.proc.surroundings(pid) for pid in dumped.tree.pids}
+    return Manifest(
+        needs=_needs(dumped),
+        image_id=uuid4().hex,
+        created=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        gpuckpt=__version__,
+        criu=str(sight.criu),
+        root_pid=sight.tree.root.pid,
+        host=_host(sight.host),
+        nvidia=_nvidia(sight.nvidia, dumped.uses) if dumped.first else None,
+        tree=tuple(_process(tools, one, around[one.pid], dumped) for one in dumped.tree.processes),
+        ids=criuimage.ids(tasks),
+        options=_options(dumped),
+        outside=_outside(tools, dumped, {one.python for one in around.values()}),
+        labels=dict(dumped.labels),
+        files=dumped.files,
+        totals=_totals(dumped.files),
+        receipt=dumped.receipt,
+        identity=_identity(sight),
+        carried=dumped.carried,
+    )
+
+
+def _identity(sight: Sight) -> tuple[str, ...]:
+    """Names only: values are secrets, and those of another host would be of no use."""
+    names = {name for task in sight.facts.look.tasks for name in task.environment}
+    return tuple(sorted(name for name in names if IDENTITY.fullmatch(name)))
+
+
+def _host(facts: HostFacts) -> HostRecord:
+    return HostRecord(
+        hostname=facts.hostname,
+        kernel=facts.kernel,
+        boot_id=facts.boot_id,
+        arch=facts.arch,
+        libc=facts.libc,
+        cpu_model=facts.cpu_model,
+        cpu_flags=facts.cpu_flags,
+        memory_total=facts.memory_total,
+    )
+
+
+def _nvidia(facts: NvidiaFacts | None, uses: tuple[GpuUse, ...]) -> NvidiaRecord | None:
+    if facts is None:
+        return None
+    return NvidiaRecord(
+        driver=facts.driver, cuda=facts.cuda, gpus=facts.gpus, uses=uses, flavour=facts.flavour
+    )
+
+
+def _needs(dumped: Dumped) -> tuple[str, ...]:
+    """Return what a restore must know of to bring this tree back."""
+    needs = ["criu-stream"]
+    if dumped.first:
+        needs.append("cuda-in-pages")
+    if any(dumped.threads.values()):
+        needs.append("cuda-parked")
+    return tuple(needs)
+
+
+def _process(
+    tools: Toolbox, process: Process, around: Surroundings, dumped: Dumped
+) -> ProcessRecord:
+    return ProcessRecord(
+        pid=process.pid,
+        ppid=process.ppid,
+        pgid=process.pgid,
+        sid=process.sid,
+        start_time=process.ref.start_time,
+        threads=process.threads,
+        comm=process.comm,
+        argv=process.argv,
+        exe=process.exe,
+        cwd=process.cwd,
+        uid=process.uid,
+        gid=process.gid,
+        cuda=dumped.first.get(process.pid, CudaState.NONE),
+        restore_thread=dumped.threads.get(process.pid, 0),
+        bound=_bound(tools, process),
+        root=around.root,
+        cgroup=around.cgroup,
+        label=around.label,
+        permitted=around.permitted,
+        bounding=around.bounding,
+        huge_pages=around.huge_pages,
+        parent_death=_parent_death(process, dumped),
+        layout=around.layout,
+        clock=around.clock,
+    )
+
+
+def _parent_death(process: Process, dumped: Dumped) -> int:
+    """Within the tree parents come back together with their children; the root's does not."""
+    name = f"core-{process.pid}.img"
+    if process.pid != dumped.tree.root.pid or all(one.name != name for one in dumped.files):
+        return 0
+    return criuimage.read_parent_death(dumped.read(name))
+
+
+def _bound(tools: Toolbox, process: Process) -> tuple[BindingRecord, ...]:
+    """Group the threads that are bound to CPUs by these."""
+    groups: dict[frozenset[int], list[int]] = {}
+    for thread, cpus in tools.cpus.bound(process.threads).items():
+        groups.setdefault(cpus, []).append(thread)
+    return tuple(
+        BindingRecord(cpus=tuple(sorted(cpus)), threads=tuple(threads))
+        for cpus, threads in groups.items()
+    )
+
+
+def _options(dumped: Dumped) -> DumpOptions:
+    options = dumped.sight.options
+    return DumpOptions(
+        tcp=options.tcp,
+        file_locks=options.file_locks,
+        shell_job=options.shell_job,
+        link_remap=options.link_remap,
+        external_unix=options.external_unix,
+        leave_running=dumped.leave_running,
+    )
+
+
+def _outside(tools: Toolbox, dumped: Dumped, prefixes: set[str]) -> Outside:
+    """List what the restore will look for outside the image, as CRIU recorded it."""
+    opened = dumped.opened
+    look = dumped.sight.facts.look
+    return Outside(
+        files=tuple(_file(tools, file) for file in opened.files),
+        listeners=tuple(
+            ListenerRecord(protocol=one.protocol, address=one.address, port=one.port)
+            for one in opened.listeners
+        ),
+        terminals=opened.terminals,
+        connections=tuple(
+            ConnectionRecord(
+                local=one.local,
+                local_port=one.local_port,
+                remote=one.remote,
+                remote_port=one.remote_port,
+            )
+            for one in opened.connections
+        ),
+        sockets=opened.sockets,
+        locks=_locks(look),
+        servers=tuple(sorted({one.name for one in look.peers if one.found_again})),
+        remaps=tuple(
+            RemapRecord(path=one.path, name=one.name, linked=one.linked) for one in opened.remaps
+        ),
+        pythons=_pythons(tools, prefixes),
+        pipes=tuple(
+            PipeRecord(pid=one.pid, fd=one.fd, writes=one.writes, holder=one.holder.comm)
+            for one in dumped.sight.facts.look.pipes
+        ),
+    )
+
+
+def _locks(look: Look) -> tuple[LockRecord, ...]:
+    """List what CRIU takes again, without a limit: ranges and leases are left to it."""
+    nameless = {one.path for one in look.deleted}
+    found = {
+        (one.path, one.kind, one.exclusive)
+        for one in look.locks
+        if one.whole and one.kind in {"flock", "posix", "ofdlck"} and one.path not in nameless
+    }
+    return tuple(
+        LockRecord(path=path, kind=kind, exclusive=exclusive)
+        for path, kind, exclusive in sorted(found)
+    )
+
+
+def _pythons(tools: Toolbox, prefixes: set[str]) -> tuple[PythonRecord, ...]:
+    """List the packages of every Python of the tree: what is imported later is not in memory."""
+    found = ((prefix, tools.files.packages(prefix)) for prefix in sorted(prefixes) if prefix)
+    return tuple(
+        PythonRecord(prefix=prefix, packages=packages)
+        for prefix, packages in found
+        if packages is not None
+    )
+
+
+def _file(tools: Toolbox, file: FileRef) -> FileRecord:
+    now = tools.files.look(file.path, build_id=False)
+    return FileRecord(
+        path=file.path,
+        size=file.size,
+        mode=file.mode,
+        build_id=file.build_id,
+        mtime_ns=now.mtime_ns if now else None,
+        flags=file.flags,
+    )
+
+
+def _totals(files: tuple[FileEntry, ...]) -> Totals:
+    return Totals(
+        raw=sum(entry.raw_size for entry in files),
+        stored=sum(entry.stored_size for entry in files),
+        pages=sum(entry.raw_size for entry in files if entry.name.startswith("pages-")),
+    )
+
+
+def repeated(manifest: Manifest) -> CriuOptions:
+    """Return what a restore says to CRIU: just what the dump had said."""
+    options = manifest.options
+    return CriuOptions(
+        tcp=options.tcp,
+        file_locks=options.file_locks,
+        shell_job=options.shell_job,
+        link_remap=options.link_remap,
+        external_unix=options.external_unix,
+    )
