@@ -1,6 +1,6 @@
 """The judge: what of the facts stops a dump, and what endangers it. Pure, and all at once.
 
-One rule is one small function in a list of gpuckpt/flow/sight/rules; a new rule is a new function there.
+One rule is one small function in a list of flow/sight/rules; a new rule is a new function there.
 """
 
 from __future__ import annotations
