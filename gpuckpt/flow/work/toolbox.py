@@ -10,105 +10,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable
     from pathlib import Path
 
     from gpuckpt.flow.work.carriedtool import CarriedTool
+    from gpuckpt.flow.work.gputool import CudaTool, NvidiaTool
+    from gpuckpt.flow.work.proctool import ProcTool
     from gpuckpt.model import (
-        CudaBackend,
-        CudaState,
-        DeviceUse,
-        GpuUse,
         HostFacts,
-        NvidiaFacts,
-        Process,
-        ProcessRef,
-        Tree,
         Version,
     )
     from gpuckpt.tools.criu import DumpRun, RestoreRun
     from gpuckpt.tools.destination import Place
     from gpuckpt.tools.files import HostFile, Remap
     from gpuckpt.tools.locks import FileLock
-    from gpuckpt.tools.look import Look
     from gpuckpt.tools.net import PortState
-    from gpuckpt.tools.signs import Signs
-    from gpuckpt.tools.surroundings import Surroundings
     from gpuckpt.tools.units import Unit
-
-
-class ProcTool(Protocol):
-    """/proc and signals: what the kernel says of processes."""
-
-    def tree(self, pid: int) -> Tree:
-        """Return the process and all its descendants; NoSuchProcess if it is gone."""
-
-    def pids(self) -> tuple[int, ...]:
-        """Return the pids of all processes there are."""
-
-    def process(self, pid: int) -> Process | None:
-        """Return one process, None if there is none."""
-
-    def alive(self, ref: ProcessRef) -> bool:
-        """Whether this very process still exists, as more than a zombie."""
-
-    def cpu_times(self, pids: Iterable[int]) -> dict[int, int]:
-        """Return the nanoseconds that each thread of some processes has run so far."""
-
-    def ancestors(self, pid: int) -> tuple[int, ...]:
-        """Return the pids above `pid`, nearest first."""
-
-    def devices(self, pids: Iterable[int]) -> tuple[DeviceUse, ...]:
-        """Return every GPU-like device file the processes hold by descriptor or mapping."""
-
-    def look(self, tree: Tree) -> Look:
-        """Return all that matters of a tree before a dump, read only."""
-
-    def surroundings(self, pid: int) -> Surroundings:
-        """Return what a process lives in that no image carries."""
-
-    def signs(self, pid: int) -> Signs | None:
-        """Return a process's signs of life, None if it is gone."""
-
-    def copies(self, argv: tuple[str, ...], cwd: str, since: float) -> tuple[int, ...]:
-        """Return processes with this command line and folder, started at `since` or later."""
-
-    def neglected(self, parent: int) -> frozenset[int]:
-        """Return the zombies that a process has not waited for."""
-
-    def cuda_candidates(self, pids: Iterable[int]) -> tuple[int, ...]:
-        """Return those processes that are worth asking the driver about."""
-
-    def taken(self, ids: Iterable[int]) -> tuple[int, ...]:
-        """Return those of the numbers that a task, thread or zombie uses now."""
-
-    def owner(self, number: int) -> Process | None:
-        """Return the process that uses a number: as its pid, a thread's, its group or session."""
-
-    def adopt_orphans(self, *, on: bool) -> None:
-        """Become, or stop being, the parent of whatever loses its own below this process."""
-
-    def kill(self, ref: ProcessRef) -> None:
-        """SIGKILL this very process; nothing if it is gone or the pid is another's now."""
-
-    def wake(self, ref: ProcessRef) -> None:
-        """SIGCONT this very process; nothing if it is gone or the pid is another's now."""
-
-    def half_made(self, pid: int) -> bool:
-        """Whether a process is still what CRIU works with in a restore, and not yet its own."""
-
-    def users(self, paths: Collection[str]) -> dict[str, int]:
-        """Return those of the files that a process has open or mapped under that name, and who."""
-
-    def signal(self, pid: int, signum: int) -> None:
-        """Send a signal to a child of this process; nothing if it has ended."""
-
-    def reap(self, pids: Iterable[int]) -> dict[int, int]:
-        """Wait, without blocking, for those pids that are dead children of this process.
-
-        Returns the exit status of each reaped now, negative for a signal. Other children are left
-        alone: whoever started them waits for them.
-        """
 
 
 class HostTool(Protocol):
@@ -134,66 +51,6 @@ class HostTool(Protocol):
 
     def write_speed(self, folder: Path) -> float | None:
         """Return the bytes a second that a folder takes, by writing a little; None if none."""
-
-
-class NvidiaTool(Protocol):
-    """NVML; on a host without an NVIDIA driver `facts` is None and nothing is used."""
-
-    def facts(self) -> NvidiaFacts | None:
-        """Return driver and GPUs."""
-
-    def uses(self, pids: Iterable[int] | None = None) -> tuple[GpuUse, ...]:
-        """Return the bytes the given processes, or all there are, hold on each GPU."""
-
-
-class CudaTool(Protocol):
-    """The driver's checkpoint calls over many processes, side by side.
-
-    Every call takes pids, returns once all have an answer, and raises CudaCallFailed with the
-    state of every pid read back if any of them refused. Nothing toggles: a process that is
-    already where an action leads is left alone, one that is anywhere else is refused.
-    """
-
-    def describe(self) -> CudaBackend:
-        """Say what makes the calls; DriverUnfit if there is a driver and nothing can."""
-
-    def states(self, pids: Sequence[int]) -> dict[int, CudaState]:
-        """Ask the driver what it knows of each process; NONE for one that is gone."""
-
-    def open(
-        self, first: Mapping[int, CudaState], threads: Mapping[int, int] = ...
-    ) -> dict[int, int]:
-        """Get ready to act on these processes and to bring them back to `first` if we die.
-
-        May be called again for more. `first` CHECKPOINTED means: leave it as it is. Returns the
-        thread of each through which the driver works, 0 if it does not say; `threads` gives those
-        of processes that are parked, which cannot be asked for it.
-        """
-
-    def lock(self, pids: Sequence[int], timeout: float) -> dict[int, CudaState]:
-        """RUNNING to LOCKED, at most `timeout` seconds each."""
-
-    def checkpoint(self, pids: Sequence[int]) -> dict[int, CudaState]:
-        """LOCKED to CHECKPOINTED: GPU bytes move into the process's own memory.
-
-        A process whose restore thread is known is parked by it: stopped, and none of its threads
-        has run since the driver took its state.
-        """
-
-    def restore(self, pids: Sequence[int], gpu_map: Mapping[str, str]) -> dict[int, CudaState]:
-        """CHECKPOINTED to LOCKED; `gpu_map` old UUID to new, empty for the same GPUs.
-
-        A parked process runs again after it.
-        """
-
-    def unlock(self, pids: Sequence[int]) -> dict[int, CudaState]:
-        """LOCKED to RUNNING."""
-
-    def close(self) -> None:
-        """Let go of all processes as they are now; no undo after this.
-
-        Only a process whose call has not come back keeps its way back to `first`.
-        """
 
 
 class CriuTool(Protocol):
