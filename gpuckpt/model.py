@@ -85,7 +85,7 @@ class CudaOutcome:
         if self.ok:
             return f"pid {self.pid}: {self.action} done"
         if self.gone and self.before is not None:
-            return f"pid {self.pid}: the driver killed the process during {self.action}"
+            return f"pid {self.pid}: the process died during {self.action}"
         if self.gone:
             return f"pid {self.pid}: the process is gone"
         state = f"state {self.after}" if self.after is not None else "state unknown"
@@ -418,12 +418,16 @@ def warning(id_: str, thing: str, reason: str, remedy: str, pid: int | None = No
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One timed step: `started` counts from the operation's start, `bytes` 0 if none moved."""
+    """One timed step: `started` counts from the operation's start, `bytes` 0 if none moved.
+
+    `rounds` are the tries that a lock took, 0 for what is done once.
+    """
 
     name: str
     started: float
     seconds: float
     bytes: int = 0
+    rounds: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from gpuckpt.cli import units
 
 if TYPE_CHECKING:
     from gpuckpt.image.manifest import Manifest, ProcessRecord
+    from gpuckpt.model import Receipt
 
 _LONGEST_COMMAND = 120
 
@@ -48,3 +49,15 @@ def sizes(manifest: Manifest) -> str:
 def pause(duration: float, *, running: bool) -> str:
     """Return for how long the job stood still, or that it still does."""
     return units.seconds(duration) + ("" if running else " until the image was complete")
+
+
+def lock(receipt: Receipt, number: int) -> str:
+    """Return how several processes were held at once; nothing of one alone, which waits for none.
+
+    The driver can hold no rank that waits for one it holds already, so that can take many rounds.
+    """
+    found = next((one for one in receipt.phases if one.name == "lock"), None)
+    if found is None or number < 2:  # noqa: PLR2004 - see above
+        return ""
+    rounds = units.count(max(1, found.rounds), "round")
+    return f"{number} processes held at once, {rounds}, {units.seconds(found.seconds)}"

@@ -76,14 +76,14 @@ def dump(
 def outcome(result: DumpResult) -> Outcome:
     """Say what was dumped, where it is and how to bring it back."""
     manifest = result.manifest
-    fields = Fields(
-        (
-            ("image", str(result.image)),
-            ("job", describe.job(manifest)),
-            ("size", describe.sizes(manifest)),
-            ("pause", describe.pause(result.pause, running=result.running)),
-        )
-    )
+    rows = [
+        ("image", str(result.image)),
+        ("job", describe.job(manifest)),
+        ("size", describe.sizes(manifest)),
+        ("pause", describe.pause(result.pause, running=result.running)),
+    ]
+    if lock := describe.lock(result.receipt, len(manifest.cuda)):
+        rows.append(("lock", lock))
     warnings = (Findings(result.findings),) if result.findings else ()
     ending = Next((describe.command_line("gpuckpt", "restore", str(result.image)),))
     done = "dumped, and the job goes on" if result.running else "dumped, and the job is off"
@@ -101,6 +101,6 @@ def outcome(result: DumpResult) -> Outcome:
             "findings": result.findings,
             "receipt": result.receipt,
         },
-        page=Page(done, Tone.GOOD, (fields, *warnings, ending)),
+        page=Page(done, Tone.GOOD, (Fields(tuple(rows)), *warnings, ending)),
         quiet=str(result.image),
     )

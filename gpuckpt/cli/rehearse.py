@@ -137,6 +137,8 @@ def _rows(result: RehearseResult) -> Iterator[tuple[str, str]]:
         if phase.name in _PARTS
     )
     yield "pause", units.seconds(result.pause) + (f" ({parts})" if parts else "")
+    if lock := describe.lock(result.receipt, len(result.cuda_pids)):
+        yield "lock", lock
     if result.gpu_bytes:
         yield "gpu", f"{units.size(result.gpu_bytes)} went and came back"
     yield from _weight(result)

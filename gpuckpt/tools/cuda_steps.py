@@ -91,7 +91,10 @@ def perform(driver: Driver, target: Target, hold: Hold, ask: Ask) -> Answer:
         detail = f"cannot {ask.action} a process that is {before}, only one that is {source}"
         return msgspec.structs.replace(seen, error="ILLEGAL_STATE", detail=detail)
     refused, after = _step(driver, target, hold, ask)
-    gone = after is None and not target.alive()
+    if after is CudaState.NONE:  # it has lost what it had: it is about to end
+        _await_death(target)
+    gone = after in {None, CudaState.NONE} and not target.alive()
+    after = None if gone else after
     error, detail = _judge(ask.action, refused, after, gone=gone)
     return Answer(id=ask.id, error=error, before=before, after=after, gone=gone, detail=detail)
 

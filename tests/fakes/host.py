@@ -100,6 +100,7 @@ class FakeHost:
     leftover: int = 0
     busy: set[int] = field(default_factory=set)
     busy_rounds: int = 1 << 30
+    stuck: set[int] = field(default_factory=set)  # whose restore the driver refuses
     ended_live: list[int] = field(default_factory=list)
     bindings: dict[int, frozenset[int]] = field(default_factory=dict)
     refused: set[int] = field(default_factory=set)
@@ -432,7 +433,13 @@ class _Cuda:
 
     def restore(self, pids: Sequence[int], gpu_map: Mapping[str, str]) -> dict[int, CudaState]:
         del gpu_map
-        return self._step("restore", pids, CudaState.CHECKPOINTED, CudaState.LOCKED)
+        stuck, away = self.host.stuck & set(pids), CudaState.CHECKPOINTED
+        free = [pid for pid in pids if pid not in stuck]
+        done = self._step("restore", free, away, CudaState.LOCKED)
+        if stuck:
+            bad = [CudaOutcome(pid, "restore", "NOT_PERMITTED", away, away) for pid in stuck]
+            raise CudaCallFailed("restore", [*(CudaOutcome(pid, "restore") for pid in free), *bad])
+        return done
 
     def unlock(self, pids: Sequence[int]) -> dict[int, CudaState]:
         return self._step("unlock", pids, CudaState.LOCKED, CudaState.RUNNING)
@@ -489,7 +496,8 @@ class _Criu:
             self.host.around("criu.committed", lambda: None)
         finally:
             for one in tree.processes:
-                self.host.processes[one.pid] = one
+                if one.pid in self.host.processes:  # one may have died meanwhile
+                    self.host.processes[one.pid] = one
         if not run.leave_running:
             for one in tree.processes:
                 del self.host.processes[one.pid]

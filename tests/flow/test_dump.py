@@ -17,7 +17,7 @@ from gpuckpt.errors import (
 )
 from gpuckpt.events import Silent
 from gpuckpt.flow.dump import dump
-from gpuckpt.flow.gpu.tree import LONGEST_TRY_SECONDS, _try_seconds
+from gpuckpt.flow.gpu.rounds import LONG_TRY_SECONDS, try_seconds
 from gpuckpt.flow.request import DumpRequest, DumpResult
 from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.flow.work.journal import Entry, Journal
@@ -156,8 +156,8 @@ def test_a_driver_that_does_not_answer_between_two_rounds(tmp_path: Path) -> Non
 
 def test_the_first_tries_of_a_lock_are_short_and_later_ones_longer() -> None:
     """Short ones fall between two collectives, long ones outlast a long kernel."""
-    lengths = [_try_seconds(number) for number in range(1, 40)]
+    lengths = [try_seconds(number, LONG_TRY_SECONDS) for number in range(1, 40)]
     assert set(lengths[:10]) == {lengths[0]}
     assert lengths == sorted(lengths)
-    assert lengths[-1] == LONGEST_TRY_SECONDS
+    assert lengths[-1] == LONG_TRY_SECONDS
     assert sum(lengths[:17]) < 6 < sum(lengths[:18])

@@ -10,7 +10,7 @@ import pytest
 from gpuckpt.errors import GpuckptError, UndoIncomplete
 from gpuckpt.events import Silent
 from gpuckpt.flow.dump import dump
-from gpuckpt.flow.gpu import tree as gpu
+from gpuckpt.flow.gpu import memory
 from gpuckpt.flow.repair import RepairRequest, repair
 from gpuckpt.flow.request import DumpRequest
 from gpuckpt.flow.work.interrupts import Interrupts
@@ -36,7 +36,7 @@ class Notes(Silent):
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "MEMORY_PATIENCE", 0.1)
+    monkeypatch.setattr(memory, "MEMORY_PATIENCE", 0.1)
 
 
 def fill(host: FakeHost) -> None:
@@ -95,7 +95,7 @@ def test_memory_that_comes_back_in_time_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The filler ends while we wait."""
-    monkeypatch.setattr(gpu, "MEMORY_PATIENCE", 60.0)
+    monkeypatch.setattr(memory, "MEMORY_PATIENCE", 60.0)
     good = FakeHost.with_job()
     run(good, tmp_path / "good", Notes(), leave_running=False)
     host, before = FakeHost.with_job(), FakeHost.with_job()

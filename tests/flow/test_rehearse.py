@@ -16,8 +16,7 @@ from gpuckpt.errors import (
     UndoIncomplete,
 )
 from gpuckpt.events import Silent
-from gpuckpt.flow.gpu import sameness
-from gpuckpt.flow.gpu import tree as gpu
+from gpuckpt.flow.gpu import memory, sameness
 from gpuckpt.flow.rehearse import rehearse, verdict
 from gpuckpt.flow.request import DumpRequest, RehearseRequest, RehearseResult
 from gpuckpt.flow.work.history import History
@@ -37,7 +36,7 @@ STRANGER = ROOT_PID + 500
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sameness, "WATCH_SECONDS", 0.0)
     monkeypatch.setattr(sameness, "PROGRESS_SECONDS", 0.1)
-    monkeypatch.setattr(gpu, "MEMORY_PATIENCE", 0.1)
+    monkeypatch.setattr(memory, "MEMORY_PATIENCE", 0.1)
 
 
 def run(host: FakeHost, folder: Path, **changes: Any) -> RehearseResult:

@@ -12,7 +12,7 @@ from gpuckpt.errors import NoSuchProcess, ProcessUnfit, Unfinished
 from gpuckpt.events import Silent
 from gpuckpt.flow.dump import dump
 from gpuckpt.flow.gc import GcRequest, gc
-from gpuckpt.flow.gpu import tree as gpu
+from gpuckpt.flow.gpu import memory
 from gpuckpt.flow.leftovers.recover import concerns
 from gpuckpt.flow.repair import RepairRequest, repair
 from gpuckpt.flow.request import DumpRequest
@@ -69,7 +69,7 @@ def test_too_little_memory_names_the_holder_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A driver restore that runs out of memory is stuck for good, so it is not tried."""
-    monkeypatch.setattr(gpu, "MEMORY_PATIENCE", 0.0)
+    monkeypatch.setattr(memory, "MEMORY_PATIENCE", 0.0)
     host = FakeHost.with_job(cuda=1)
     park(host)
     assert left(host, tmp_path, entry(host)) == [("left-parked", CUDA)]

@@ -38,6 +38,21 @@ class Stage:
         self.driver.put(job.pid, device=str(self.device))
         return job
 
+    def start_ranks(self, number: int) -> tuple[subprocess.Popen[bytes], list[int]]:
+        """Start a job of several ranks below a launcher; return it and the ranks' pids."""
+        one = f'"$0" {GPU_JOB} {self.log}.$rank {self.device} &'
+        ranks = " ".join(map(str, range(number)))
+        script = f"for rank in {ranks}; do {one} done; wait"
+        launcher = self.place.start(["sh", "-c", script, sys.executable])
+        children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children")
+        logs = [self.log.with_name(f"{self.log.name}.{rank}") for rank in range(number)]
+        wait_for("all ranks count", lambda: all(len(lines_of(log)) > 2 for log in logs))
+        pids = [int(pid) for pid in children.read_text().split()]
+        self.place.restored += pids  # to be ended by the pid: the launcher does not take them along
+        for pid in pids:
+            self.driver.put(pid, device=str(self.device))
+        return launcher, pids
+
     def gpuckpt(self, *args: object) -> Answer:
         """Run gpuckpt with this driver."""
         return self.place.gpuckpt(*args, **self.driver.environ)

@@ -70,7 +70,7 @@ def test_a_job_that_the_driver_killed_is_not_called_running(stage: Stage) -> Non
     done = stage.gpuckpt("dump", job.pid, "-o", stage.place.folder / "image")
     assert (done.code, done.error) == (10, "undo_incomplete")
     error = done.json["error"]
-    assert f"killed process {job.pid} during lock" in error["message"]
+    assert f"process {job.pid} died during lock" in error["message"]
     assert [(one["pid"], one["exists"]) for one in error["processes"]] == [(job.pid, False)]
 
 

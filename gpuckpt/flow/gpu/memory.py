@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
+from gpuckpt.errors import GpuMemoryShort
+
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.model import GpuUse
@@ -14,6 +17,8 @@ if TYPE_CHECKING:
 MEMORY_MARGIN = 256 << 20
 # NVML's figure for a process moves by the driver's own bookkeeping
 TOLERANCE = 0.9
+# GPU memory that a dead process held is given back a moment after its end
+MEMORY_PATIENCE = 15.0
 # how many processes a message names, and how much of each command line
 MOST_HOLDERS, LONGEST_COMMAND = 3, 80
 
@@ -61,6 +66,38 @@ def memory_short(tools: Toolbox, need: Mapping[str, int], but: Collection[int] =
         for gpu in facts.gpus
         if gpu.memory_free < need.get(gpu.uuid, 0)
     )
+
+
+class MemoryWait:
+    """Waiting for free GPU memory before a driver's restore.
+
+    A restore that runs out of GPU memory leaves a process stuck for good (seen on 580.159), so the
+    driver is not asked before there is room. All waits of one operation together are bounded: a
+    second try finds out at once that nothing has changed.
+    """
+
+    def __init__(self, tools: Toolbox, note: Callable[[str], None]) -> None:
+        """Tell `note` of a wait."""
+        self._tools = tools
+        self._note = note
+        self._until: float | None = None
+
+    def until_free(self, need: Mapping[str, int], pids: Collection[int], again: str) -> None:
+        """Wait until each GPU has the room; `again` is what can be typed when it has.
+
+        Raises:
+            GpuMemoryShort: it has not, within a bounded time.
+        """
+        while short := memory_short(self._tools, need, pids):
+            if self._until is None:
+                self._until = time.monotonic() + MEMORY_PATIENCE
+                self._note(f"{short}: waiting for it, at most {MEMORY_PATIENCE:g} s")
+            if time.monotonic() >= self._until:
+                raise GpuMemoryShort(
+                    f"not enough free GPU memory to put process {min(pids)} back: {short}",
+                    hint=f"When that memory is free again: {again}",
+                )
+            time.sleep(0.2)
 
 
 def holders(tools: Toolbox, uuid: str, but: Collection[int] = ()) -> str:

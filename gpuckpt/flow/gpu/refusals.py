@@ -241,4 +241,5 @@ def _end_of(one: CudaOutcome, action: str) -> tuple[str, str]:
             "A process that unloaded NVML without shutting it down dies of the lock: start it "
             "without that, from its last image."
         )
-    return f"the driver killed process {one.pid} during {action}", hint
+    who = "the driver killed it, or somebody else did"
+    return f"process {one.pid} died during {action}: {who}", hint

@@ -6,20 +6,18 @@ any failure. What a process had been when we came is what it is brought back to.
 
 from __future__ import annotations
 
-import random
-import time
 from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import (
     CudaCallFailed,
     GpuLeftover,
-    GpuLockTimeout,
     GpuMemoryShort,
     GpuStepFailed,
 )
-from gpuckpt.flow.gpu.memory import free_of, freed, memory_need, memory_short
+from gpuckpt.flow.gpu.memory import MemoryWait, free_of, freed, memory_need
 from gpuckpt.flow.gpu.refusals import hopeless, lost, missing_access, translated
+from gpuckpt.flow.gpu.rounds import Rounds
 from gpuckpt.model import CudaState, GpuUse
 
 if TYPE_CHECKING:
@@ -28,17 +26,6 @@ if TYPE_CHECKING:
     from gpuckpt.flow.work.interrupts import Interrupts
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.model import Tree
-
-# How long one try of a lock over several processes may take. A rank that waits for a peer which is
-# locked already cannot be locked, whatever its time, so a new try finds a good moment sooner than
-# a longer one: two ranks in 4400 all-reduces a second were held after 1 to 9 tries of 20 ms, at
-# most 0.3 s; tries of 0.5 s and longer took up to 3.9 s (two H200s, driver 580.159). Only a job
-# whose kernels run longer needs longer tries.
-SHORT_TRIES = 10
-SHORT_TRY_SECONDS = 0.02
-LONGEST_TRY_SECONDS = 5.0
-# GPU memory that a dead process held is given back a moment after its end
-MEMORY_PATIENCE = 15.0
 
 # where a process is whose job cannot use the GPU
 AWAY = frozenset({CudaState.LOCKED, CudaState.CHECKPOINTED, CudaState.FAILED})
@@ -67,12 +54,6 @@ def states_of(tools: Toolbox, pids: Iterable[int]) -> States:
     return {pid: state for pid, state in found.items() if state is not CudaState.NONE}
 
 
-def _try_seconds(number: int) -> float:
-    """Return how long the try of this number, counted from 1, may take."""
-    doublings = min(max(0, number - SHORT_TRIES), 16)
-    return float(min(SHORT_TRY_SECONDS * 2**doublings, LONGEST_TRY_SECONDS))
-
-
 class CudaTree:
     """The CUDA processes of one tree in one operation."""
 
@@ -92,9 +73,8 @@ class CudaTree:
         self.threads = dict(threads or {})
         self._tools = tools
         self._interrupts = interrupts
-        self._note = note
+        self._waiting = MemoryWait(tools, note)
         self._uses: tuple[GpuUse, ...] = ()
-        self._patient_until: float | None = None
         self._lost: set[int] = set()
         self._freed: dict[str, int] = {}
 
@@ -136,23 +116,22 @@ class CudaTree:
             GpuStepFailed: the driver refused for another reason.
             Interrupted: a signal came between two rounds.
         """
-        ends = time.monotonic() + timeout
-        rounds = 0
+        rounds = Rounds(timeout)
         while True:
-            rounds += 1
-            left = max(SHORT_TRY_SECONDS, ends - time.monotonic())
-            patience = left if len(self.first) == 1 else min(left, _try_seconds(rounds))
+            patience = rounds.begin(self.pids)
+            held = True
             try:
                 if self.pids:
                     self._tools.cuda.lock(self.pids, patience)
             except CudaCallFailed as why:
-                self._after_failed_lock(why, ends)
-                # a random pause, to fall out of step with the job
-                time.sleep(random.uniform(0, SHORT_TRY_SECONDS))  # noqa: S311
-                continue
-            if not self._newcomers(tree := relist()):
-                return rounds
-            joined(tree)
+                held = False
+                self._after_failed_lock(why, rounds)
+            if fresh := self._newcomers(tree := relist()):
+                joined(tree)
+                if rounds.over:
+                    raise rounds.given_up(fresh)
+            elif held:
+                return rounds.count
 
     def measure(self) -> tuple[GpuUse, ...]:
         """Return, and remember, how much every process holds on each GPU."""
@@ -202,35 +181,44 @@ class CudaTree:
         """
         if not self.pids:
             return
+        mapped = bool(gpu_map)
+        now, silent = self._now()
+        if silent and gpu_map is not None:  # a job just restored, which is ended as a whole
+            raise self._translated(silent, mapped=mapped) from silent
+        away = [
+            pid
+            for pid, state in now.items()
+            if state is CudaState.CHECKPOINTED and self.first[pid] is not CudaState.CHECKPOINTED
+            if pid not in self._lost
+        ]
+        back = {pid: state for pid, state in now.items() if pid not in away}
+        refused: CudaCallFailed | None = None
+        short: GpuMemoryShort | None = None
         try:
-            now = self._tools.cuda.states(self.pids)
-            away = [
-                pid
-                for pid, state in now.items()
-                if state is CudaState.CHECKPOINTED and self.first[pid] is not CudaState.CHECKPOINTED
-                if pid not in self._lost
-            ]
             refused = self._restore(away, gpu_map) if away else None
-            if refused and gpu_map is not None:  # a job just restored, which is ended as a whole
-                raise refused
-            back = {pid: one for pid, one in now.items() if pid not in away}
+        except GpuMemoryShort as why:  # they stay suspended; those that are only locked need not
+            short = why
+        else:
             back |= dict.fromkeys(away, CudaState.LOCKED)
-            if refused:
-                back |= {one.pid: one.after or CudaState.NONE for one in refused.failed}
-            locked = [
-                pid
-                for pid, state in back.items()
-                if state is CudaState.LOCKED and self.first[pid] is CudaState.RUNNING
-            ]
-            if locked:
-                self._tools.cuda.unlock(locked)
-        except CudaCallFailed as why:
-            raise self._translated(why, mapped=bool(gpu_map)) from why
+        if refused and gpu_map is not None:
+            raise self._translated(refused, mapped=mapped) from refused
         if refused:
-            raise self._translated(refused) from refused
+            back |= {one.pid: one.after or CudaState.NONE for one in refused.failed}
+        stuck = self._unlock(back)
+        if short:
+            raise short
+        if wrong := refused or stuck or silent:
+            raise self._translated(wrong, mapped=mapped) from wrong
         failed = {pid for pid, state in now.items() if state is CudaState.FAILED}
         if gone := sorted(failed | self._lost):
             raise lost(gone)
+
+    def _now(self) -> tuple[States, CudaCallFailed | None]:
+        """Ask for all states; one process that gives no answer does not keep the others."""
+        try:
+            return self._tools.cuda.states(self.pids), None
+        except CudaCallFailed as why:
+            return {one.pid: one.after for one in why.outcomes if one.ok and one.after}, why
 
     def _restore(self, pids: list[int], gpu_map: Mapping[str, str] | None) -> CudaCallFailed | None:
         """Restore processes; return what was refused: the others need not suffer for it."""
@@ -242,26 +230,41 @@ class CudaTree:
             return why
         return None
 
+    def _unlock(self, states: States) -> CudaCallFailed | None:
+        """Let go on what was found running and is locked; return what was refused."""
+        locked = [
+            pid
+            for pid, state in states.items()
+            if state is CudaState.LOCKED and self.first[pid] is CudaState.RUNNING
+        ]
+        try:
+            if locked:
+                self._tools.cuda.unlock(locked)
+        except CudaCallFailed as why:
+            return why
+        return None
+
     def _translated(self, why: CudaCallFailed, *, mapped: bool = False) -> GpuStepFailed:
         return translated(why, partial(missing_access, self._tools), mapped=mapped)
 
-    def _after_failed_lock(self, why: CudaCallFailed, ends: float) -> None:
+    def _after_failed_lock(self, why: CudaCallFailed, rounds: Rounds) -> None:
         """Let go of those that were locked, and decide whether another round makes sense."""
         if not why.timed_out:
             raise self._translated(why) from why
+        rounds.missed(why)
         self.bring_back()
         self._interrupts.check()
-        if time.monotonic() >= ends:
-            busy = ", ".join(str(outcome.pid) for outcome in why.failed)
-            raise GpuLockTimeout(f"the driver could not hold process {busy} in time") from why
+        if rounds.over:
+            raise rounds.given_up() from why
+        rounds.rest()
 
-    def _newcomers(self, tree: Tree) -> bool:
-        """Take up processes that have started CUDA since we looked; whether there were any."""
+    def _newcomers(self, tree: Tree) -> States:
+        """Take up processes that have started CUDA since we looked, and return these."""
         found = states_of(self._tools, tree.pids)
         fresh = {pid: state for pid, state in found.items() if pid not in self.first}
         self._open(fresh)
         self.first |= fresh
-        return bool(fresh)
+        return fresh
 
     def _open(self, first: States) -> None:
         if not first:
@@ -273,27 +276,12 @@ class CudaTree:
             raise self._translated(why) from why
 
     def _wait_for_memory(self, pids: list[int], gpu_map: Mapping[str, str] | None) -> None:
-        """Wait until each GPU has the room that the processes need.
-
-        A restore that runs out of GPU memory leaves a process stuck for good (seen on 580.159),
-        so the driver is not asked before there is room. All waits of one operation together are
-        bounded: a second try finds out at once that nothing has changed.
-        """
+        """Wait until each GPU has the room that the processes need."""
         # NVML may list a process without saying how much it holds: that is no reason to wait
         held = [use for use in self._uses if use.pid in pids and use.bytes]
         all_ = [GpuUse(pids[0], uuid, size) for uuid, size in self._freed.items() if size > 0]
-        need = memory_need(all_ or held, gpu_map or {})
-        while short := memory_short(self._tools, need, pids):
-            if self._patient_until is None:
-                self._patient_until = time.monotonic() + MEMORY_PATIENCE
-                self._note(f"{short}: waiting for it, at most {MEMORY_PATIENCE:g} s")
-            if time.monotonic() >= self._patient_until:
-                again = f"gpuckpt repair {pids[0]}" if gpu_map is None else "the same restore"
-                raise GpuMemoryShort(
-                    f"not enough free GPU memory to put process {pids[0]} back: {short}",
-                    hint=f"When that memory is free again: {again}",
-                )
-            time.sleep(0.2)
+        again = f"gpuckpt repair {pids[0]}" if gpu_map is None else "the same restore"
+        self._waiting.until_free(memory_need(all_ or held, gpu_map or {}), pids, again)
 
     def expect(self, uses: Iterable[GpuUse]) -> None:
         """Say what the processes will need on each GPU, where nobody could ask them (restore)."""

@@ -64,7 +64,7 @@ class Taking:
         self.frozen_from = self._record.now
         with self._record.phase("lock", _pids(self.cuda.pids)) as step:
             self.note("lock")
-            rounds = self.cuda.lock(lock_timeout, self.relist, self._joined)
+            rounds = step.rounds = self.cuda.lock(lock_timeout, self.relist, self._joined)
             step.say(f"{_pids(self.cuda.pids)}, {rounds} round{'s' * (rounds > 1)}")
         if self.cuda.pids:
             with self._record.phase("gpu-out", "GPU memory to host memory") as step:

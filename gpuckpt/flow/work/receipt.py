@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 
 class CountedStep:
-    """A reporter's step that also counts the bytes for the receipt."""
+    """A reporter's step that also counts the bytes, and the rounds, for the receipt."""
 
     def __init__(self, step: Step) -> None:
         """Wrap the reporter's step."""
         self.bytes = 0
+        self.rounds = 0
         self._step = step
 
     def advance(self, amount: int) -> None:
@@ -71,7 +72,8 @@ class Recorder:
             try:
                 yield counted
             finally:
-                self._phases.append(Phase(name, begun, self.now - begun, counted.bytes))
+                spent = self.now - begun
+                self._phases.append(Phase(name, begun, spent, counted.bytes, counted.rounds))
 
     def receipt(self) -> Receipt:
         """Return what has been timed so far."""

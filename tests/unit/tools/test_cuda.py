@@ -228,7 +228,7 @@ def test_a_process_that_the_lock_kills_is_not_called_a_timeout(
     (pid,) = jobs(1)
     driver.fault(pid, "lock", kill=signal.SIGSEGV)
     cuda.open({pid: RUNNING})
-    with pytest.raises(CudaCallFailed, match="the driver killed the process during lock") as caught:
+    with pytest.raises(CudaCallFailed, match="the process died during lock") as caught:
         cuda.lock([pid], 1)
     assert caught.value.gone == (pid,)
     assert not caught.value.timed_out
