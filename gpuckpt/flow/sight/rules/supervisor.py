@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.model import blocker, warning
@@ -136,11 +138,20 @@ def _watchers(facts: DumpFacts) -> Iterator[Above]:
         if one.pid == 1 or one.kind == "shell" or one.comm in _MANAGERS:
             return
         yield one
-        if not (one.kind or one.comm in _WRAPPERS or _known(one)):
+        if not (one.kind or one.comm in _WRAPPERS or _runs(one) or _known(one)):
             return
 
 
+def _runs(one: Above) -> bool:
+    """Whether it is `gpuckpt run`: it waits for the job alone, and names its launcher in vain."""
+    ours = list(takewhile(lambda word: word != "--", one.argv))
+    program = next((at for at, word in enumerate(ours) if PurePath(word).name == "gpuckpt"), None)
+    return program is not None and "run" in ours[program + 1 :]
+
+
 def _known(one: Above) -> _Kind | None:
+    if _runs(one):
+        return None
     first, *rest = one.argv or (one.comm,)
     line = " ".join((first.rpartition("/")[2], *rest))
     found = next((kind for kind in _KINDS if kind.pattern.match(line)), None)
