@@ -14,10 +14,10 @@ SCRIPTS := .ci/run $(shell grep -rIl '^\#!.*sh$$' bin)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup criu redis demo test lint lint-only test-gpu bench bundle completions clean
+.PHONY: help setup criu redis demo test lint lint-only test-gpu test-gpu2 bench bundle completions clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 setup: $(VENV)/.ready criu ## a .venv with gpuckpt and its tools, and CRIU
 
@@ -27,7 +27,7 @@ demo: setup ## dump a small job, show that it is gone, bring it back
 # Tests with real CRIU come last, and those of one file one after the other: some of them look at
 # the whole host's ports and names, and most of their time goes by in waiting.
 test: setup redis ## all tests but those for GPUs; as root none may be skipped
-	$(PYTEST) -n 2 -m "not gpu and not root" $(ARGS)
+	$(PYTEST) -n 2 -m "not gpu and not gpu2 and not root" $(ARGS)
 	$(PYTEST) -n 3 --dist loadfile -m root $(ARGS)
 
 lint: $(VENV)/.ready lint-only ## format, style, types, import rules, shell scripts
@@ -41,6 +41,9 @@ lint-only:
 
 test-gpu: $(if $(filter $(VENV)/bin/python,$(PYTHON)),setup) ## the GPU tests, on a GPU host; PYTHON=... runs them there
 	GPUCKPT_REQUIRE=root,criu,gpu $(PYTHON) -m pytest tests/gpu $(ARGS)
+
+test-gpu2: $(if $(filter $(VENV)/bin/python,$(PYTHON)),setup) ## those that need two GPUs; measures too
+	GPUCKPT_REQUIRE=root,criu,gpu,gpu2 $(PYTHON) -m pytest tests/gpu2 -v --durations=0 $(ARGS)
 
 bench: setup ## compare with bare criu and with criu, tar and zstd, for a 2 GiB process
 	$(VENV)/bin/python -m tests.bench $(ARGS)

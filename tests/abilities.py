@@ -1,4 +1,4 @@
-"""What this machine can do for the tests: root, a CRIU new enough, an NVIDIA GPU."""
+"""What this machine can do for the tests: root, a CRIU new enough, one NVIDIA GPU or two."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ def found() -> dict[str, str]:
         "root": "yes" if os.geteuid() == 0 else "",
         "criu": _criu_version(),
         "gpu": "yes" if Path("/dev/nvidiactl").exists() else "",
+        "gpu2": "yes" if len(list(Path("/dev").glob("nvidia[0-9]*"))) > 1 else "",
     }
 
 

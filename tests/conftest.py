@@ -1,7 +1,8 @@
 """What holds for every test: which abilities it may count on, and what it may not do.
 
-A test marked `root` or `gpu` is skipped where the ability is missing. GPUCKPT_REQUIRE=root,criu,gpu
-names those that must be there: then a missing one, and any other skip of such a test, is a failure.
+A test marked `root`, `gpu` or `gpu2` is skipped where the ability is missing.
+GPUCKPT_REQUIRE=root,criu,gpu names those that must be there: then a missing one, and any other skip
+of such a test, is a failure.
 """
 
 from __future__ import annotations
@@ -18,8 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-NEEDS = {"root": ("root", "criu"), "gpu": ("root", "criu", "gpu")}
-REAL = {"root", "gpu", "cli", "bench", "field"}  # folders whose tests start the programs they need
+NEEDS = {
+    "root": ("root", "criu"),
+    "gpu": ("root", "criu", "gpu"),
+    "gpu2": ("root", "criu", "gpu", "gpu2"),
+}
+# folders whose tests start the programs they need
+REAL = {"root", "gpu", "gpu2", "cli", "bench", "field"}
 MARK = "GPUCKPT_TEST_SESSION"  # inherited by every process that a test starts
 KEPT = {MARK, "GPUCKPT_REQUIRE", "PYTHONPATH"}
 

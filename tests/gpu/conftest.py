@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
-from gpuckpt.tools.cuda import Cuda, choose
-from gpuckpt.tools.run import Runner
-from tests.gpu.job import Job
+from tests.gpu import tables
+from tests.gpu.stage import cuda, stage, start
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+__all__ = ["cuda", "stage", "start"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -22,33 +17,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.gpu)
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
-    """Start jobs: `start()` the demo's, `start("spin.py", "20")` one of tests/gpu/jobs.
-
-    All have been seen to count, or to say that they began, before the test goes on.
-    """
-    started: list[Job] = []
-
-    def begin(name: str = "", *arguments: str, first: str = "") -> Job:
-        log = tmp_path / f"job-{len(started)}.log"
-        job = Job.script(name, log, *arguments) if name else Job.demo(log)
-        started.append(job)
-        if first:
-            job.await_line(first)
-        else:
-            job.counts_on(3)
-        return job
-
-    yield begin
-    for job in started:
-        job.end()
-
-
-@pytest.fixture
-def cuda() -> Iterator[Cuda]:
-    """The real driver, by way of the bindings."""
-    tool = choose(Runner())
-    assert isinstance(tool, Cuda)
-    yield tool
-    tool.close()
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what was measured."""
+    tables.show(terminalreporter)

@@ -77,38 +77,45 @@ class Job:
         host down after a restore. If it does not end by itself it is suspended first.
         """
         if self.child.poll() is None:
-            _bring_back(self.pid)
+            bring_back([self.pid])
             self.child.terminate()
             if self.child.wait(PATIENCE) is None:
-                _suspend(self.pid)
+                suspend(self.pid)
                 self.child.kill()
                 self.child.wait(PATIENCE)
         self.child.close()
 
 
-def wait(what: Callable[[], bool], name: str, given_up: Callable[[], str] = lambda: "") -> None:
+def wait(
+    what: Callable[[], bool],
+    name: str,
+    given_up: Callable[[], str] = lambda: "",
+    patience: float = PATIENCE,
+) -> None:
     """Wait until something holds, bounded; `given_up` may know that it never will."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + patience
     while not what():
         if why := given_up():
             pytest.fail(f"no {name}: {why}")
         if time.monotonic() >= deadline:
-            pytest.fail(f"no {name} within {PATIENCE:g} s")
+            pytest.fail(f"no {name} within {patience:g} s")
         time.sleep(0.05)
 
 
-def _bring_back(pid: int) -> None:
+def bring_back(pids: list[int]) -> None:
+    """Let processes go on whose GPU state a failed test has left away."""
     cuda = choose(Runner())
-    with suppress(CudaCallFailed):
-        now = cuda.states([pid])[pid]
-        if now in {CudaState.LOCKED, CudaState.CHECKPOINTED}:
-            cuda.open({pid: CudaState.RUNNING})
-            cuda.restore([pid], {})  # nothing to do if it is only locked
-            cuda.unlock([pid])
+    for pid in pids:
+        with suppress(CudaCallFailed):
+            if cuda.states([pid])[pid] in {CudaState.LOCKED, CudaState.CHECKPOINTED}:
+                cuda.open({pid: CudaState.RUNNING})
+                cuda.restore([pid], {})  # nothing to do if it is only locked
+                cuda.unlock([pid])
     cuda.close()
 
 
-def _suspend(pid: int) -> None:
+def suspend(pid: int) -> None:
+    """Take a process's GPU state away, so that it may be killed."""
     cuda = choose(Runner())
     cuda.open({pid: CudaState.CHECKPOINTED})
     cuda.lock([pid], 30)

@@ -121,6 +121,7 @@ class Field:
     children: list[subprocess.Popen[bytes]] = field(default_factory=list)
     restored: list[int] = field(default_factory=list)
     peak: int = 0  # bytes
+    patience: float = 300.0  # seconds for one run of gpuckpt
 
     def job(self, script: str, *args: object) -> subprocess.Popen[bytes]:
         """Start one of our jobs as a job should be started: own session, output in files."""
@@ -160,7 +161,11 @@ class Field:
         watcher = threading.Thread(target=self._watch, args=(child.pid, over))
         watcher.start()
         try:
-            stdout, stderr = child.communicate(timeout=300)
+            stdout, stderr = child.communicate(timeout=self.patience)
+        except subprocess.TimeoutExpired:
+            child.terminate()  # it puts back what it has taken
+            stdout, stderr = child.communicate(timeout=self.patience)
+            pytest.fail(f"gpuckpt {args} took more than {self.patience:g} s: {stdout}{stderr}")
         finally:
             over.set()
             watcher.join()

@@ -1,4 +1,4 @@
-"""A job that holds much GPU memory and checks a part of it all the time: `ballast.py LOG GIB`.
+"""A job that holds much memory of one GPU and checks a part of it: `ballast.py LOG GIB [GPU]`.
 
 Every MiB holds its own number; a tick looks at all of them, in another order every time.
 """
@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 def main() -> None:
     log, count = Log(sys.argv[1]), int(float(sys.argv[2]) * 1024)
-    with context():
+    with context(int(sys.argv[3]) if len(sys.argv) > 3 else 0):
         place = int(ask(driver.cuMemAlloc(count * MIB)))
         for index in range(count):
             ask(driver.cuMemsetD32(place + index * MIB, index, MIB // 4))

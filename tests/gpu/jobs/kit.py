@@ -20,16 +20,20 @@ INTERVAL = 0.1  # seconds
 
 
 class Log:
-    """A file that is appended to; the job's only tie to the outside."""
+    """A file that is appended to; the job's only tie to the outside.
 
-    def __init__(self, path: str) -> None:
+    With `alone` off it keeps its stdout and stderr, where `gpuckpt run` has put them.
+    """
+
+    def __init__(self, path: str, *, alone: bool = True) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self._stopping = False
+        self.stopping = False
         signal.signal(signal.SIGTERM, self._stop)
-        leave_surroundings()
+        if alone:
+            leave_surroundings()
 
     def _stop(self, *_: object) -> None:
-        self._stopping = True
+        self.stopping = True
 
     def say(self, line: str) -> None:
         os.write(self._fd, f"{line}\n".encode())
@@ -38,7 +42,7 @@ class Log:
         """Take steps and say `tick N` after each, until SIGTERM; a failure is said too."""
         try:
             for number in itertools.count(1):
-                if self._stopping:
+                if self.stopping:
                     return
                 step()
                 self.say(f"tick {number}")
@@ -49,10 +53,10 @@ class Log:
 
 
 @contextmanager
-def context() -> Iterator[None]:
-    """Use the first GPU while the context lasts."""
+def context(number: int = 0) -> Iterator[None]:
+    """Use one GPU, the first if none is named, while the context lasts."""
     ask(driver.cuInit(0))
-    gpu = ask(driver.cuDeviceGet(0))
+    gpu = ask(driver.cuDeviceGet(number))
     ask(driver.cuCtxSetCurrent(ask(driver.cuDevicePrimaryCtxRetain(gpu))))
     yield
     ask(driver.cuDevicePrimaryCtxRelease(gpu))

@@ -1,0 +1,158 @@
+"""What the tests on one GPU and those on several share: jobs, an operator, the driver."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpuckpt.tools.cuda import Cuda, choose
+from gpuckpt.tools.nvidia import Nvidia
+from gpuckpt.tools.run import Runner
+from tests.gpu.job import Job, wait
+from tests.gpu.tree import Tree
+from tests.root.harness import Answer, Field, exists
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+__all__ = ["cuda", "phase", "stage", "start"]
+RUN_PATIENCE = 120.0  # seconds for one run of gpuckpt
+# connections between a job's own processes; at best chosen by itself
+TCP = ("--tcp", "established")
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
+    """Start jobs: `start()` the demo's, `start("spin.py", "20")` one of tests/gpu/jobs.
+
+    All have been seen to count, or to say that they began, before the test goes on.
+    """
+    started: list[Job] = []
+
+    def begin(name: str = "", *arguments: str, first: str = "") -> Job:
+        log = tmp_path / f"job-{len(started)}.log"
+        job = Job.script(name, log, *arguments) if name else Job.demo(log)
+        started.append(job)
+        if first:
+            job.await_line(first)
+        else:
+            job.counts_on(3)
+        return job
+
+    yield begin
+    for job in started:
+        job.end()
+
+
+@pytest.fixture
+def cuda() -> Iterator[Cuda]:
+    """The real driver, by way of the bindings."""
+    tool = choose(Runner())
+    assert isinstance(tool, Cuda)
+    yield tool
+    tool.close()
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    """Give a place for trees, and end them all."""
+    here = Stage(tmp_path, Field(tmp_path, patience=RUN_PATIENCE))
+    yield here
+    for tree in here.trees:
+        tree.end()
+
+
+@dataclass
+class Stage:
+    """A folder, the trees that were started there, and somebody who runs gpuckpt."""
+
+    folder: Path
+    operator: Field
+    trees: list[Tree] = field(default_factory=list)
+
+    def place(self) -> Path:
+        """Return the folder of the tree that is started next."""
+        folder = self.folder / f"tree-{len(self.trees)}"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def tree(self, argv: tuple[str, ...], *options: str, **settings: str) -> Tree:
+        """Start a tree in `place`, with options for `gpuckpt run` and variables."""
+        tree = Tree(self.place(), argv, *options, **settings)
+        self.trees.append(tree)
+        return tree
+
+    def dump(self, tree: Tree, *options: object) -> Answer:
+        """Dump a tree, which must succeed; if it was to go, it is gone."""
+        members = tree.members()
+        answer = self.operator.gpuckpt("dump", tree.pid, "-o", self.image, *TCP, *options)
+        assert answer.code == 0, f"{answer.stdout}\n{answer.stderr}\n{tree.tail()}"
+        told("dump", answer.result)
+        if not answer.result["running"]:
+            tree.away = True
+            for pid in members:
+                wait(lambda pid=pid: not exists(pid), f"pid {pid} is free", patience=60)
+            assert Nvidia().uses(members) == ()
+        return answer
+
+    def restore(self, tree: Tree, *options: object) -> dict[str, Any]:
+        """Restore what was dumped last, which must succeed."""
+        options = ("--settle", "0.2", *options)
+        answer = self.operator.gpuckpt("restore", self.image, *options)
+        assert answer.code == 0, f"{answer.stdout}\n{answer.stderr}\n{tree.tail()}"
+        told("restore", answer.result)
+        tree.away = False
+        tree.members()
+        return answer.result
+
+    @property
+    def image(self) -> Path:
+        """Where dumps go."""
+        return self.folder / "image"
+
+    def drop(self) -> None:
+        """Remove the image, so that the next dump has the place."""
+        shutil.rmtree(self.image)
+
+    def refused(self, tree: Tree, verb: str = "plan") -> dict[str, str]:
+        """Return what stops a dump, by id, and how bad each is."""
+        answer = self.operator.gpuckpt(verb, tree.pid, "-o", self.image, *TCP)
+        assert answer.code in {0, 4}, f"{answer.stdout}\n{answer.stderr}"
+        part = answer.json.get("result") or answer.json["error"]
+        return {one["id"]: one["severity"] for one in part["findings"]}
+
+
+def told(verb: str, result: dict[str, Any]) -> None:
+    """Print the phases, so that a run's log holds its numbers."""
+    receipt = result["receipt"]
+    phases = ", ".join(f"{one['name']} {one['seconds']:.2f}" for one in receipt["phases"])
+    pause = f", pause {result['pause']:.2f}" if "pause" in result else ""
+    print(f"\n{verb}: {receipt['seconds']:.2f} s{pause}: {phases}", flush=True)
+
+
+def phase(result: dict[str, Any], name: str) -> float:
+    """Return how long a phase took, 0.0 if there was none."""
+    return sum(one["seconds"] for one in result["receipt"]["phases"] if one["name"] == name)
+
+
+def rounds(answer: Answer) -> int:
+    """Return how many rounds the lock took, by what was told of it."""
+    found = re.search(r"\block: .*?(\d+) rounds?\b", answer.stderr)
+    assert found, answer.stderr
+    return int(found[1])
+
+
+def row(answer: Answer) -> tuple[object, ...]:
+    """Return the times of one dump: rounds, lock, gpu-out, gpu-in, pause, all."""
+    result = answer.result
+    names = ("lock", "gpu-out", "gpu-in")
+    times = [phase(result, name) for name in names]
+    return (rounds(answer), *times, result["pause"], result["receipt"]["seconds"])
+
+
+ROW = ("rounds", "lock s", "gpu-out s", "gpu-in s", "pause s", "all s")

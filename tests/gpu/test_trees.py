@@ -1,0 +1,107 @@
+"""Whole trees on one GPU: ranks, workers, a stand-in for a collective, a rank that is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuckpt.model import CudaState
+from tests.gpu.job import wait
+from tests.gpu.stage import ROW, row
+from tests.gpu.tables import table
+from tests.gpu.tree import script, torchrun
+from tests.root.harness import lines_of
+
+if TYPE_CHECKING:
+    from gpuckpt.tools.cuda import Cuda
+    from tests.gpu.stage import Stage
+    from tests.gpu.tree import Tree
+
+STEPS = 160
+# what refuses forked workers, which hold the GPU without CUDA; "" once they can be dumped
+REFUSES_FORK = "gpu-without-cuda"
+PAGES = ".image.stage-*/criu/pages-*"
+
+
+def training(stage: Stage) -> Tree:
+    """Start four ranks that meet by gloo and share the first GPU."""
+    return stage.tree(torchrun(4, "ranks.py", stage.place(), STEPS, "gloo"))
+
+
+def test_torchrun_with_gloo_is_bitwise_equal(stage: Stage) -> None:
+    """Four ranks on one GPU, restored at once: every loss of every rank is as it would be."""
+    undisturbed = training(stage)
+    undisturbed.wait_for(undisturbed.ended, "the training ends")
+    tree = training(stage)
+    tree.began(4, STEPS // 4)
+    # ranks of any backend look like NCCL's by their variables
+    stage.dump(tree, "--ignore", "nccl")
+    assert max(tree.progress().values()) < STEPS * 3 // 4, "dumped too late to prove anything"
+    stage.restore(tree)
+    tree.wait_for(tree.ended, "the training ends")
+    assert tree.lines() == undisturbed.lines()
+    assert len(tree.lines()) == 4
+
+
+@pytest.mark.parametrize(("ranks", "dumps"), [(2, 20), (4, 6)])
+def test_kernels_that_wait_for_each_other(stage: Stage, ranks: int, dumps: int) -> None:
+    """A rank whose peer is locked cannot be locked: each of many dumps in a row finds a way."""
+    tree = stage.tree(script("crew.py", stage.place(), ranks, "flags.py"))
+    tree.began(ranks)
+    rows = []
+    for number in range(1, dumps + 1):
+        answer = stage.dump(tree, "--leave-running")
+        rows.append((number, *row(answer)))
+        stage.drop()
+        tree.goes_on(2)
+    table(f"{ranks} processes whose kernels wait for each other", ("dump", *ROW), rows)
+
+
+def test_a_rank_that_is_killed_while_the_memory_streams(stage: Stage, cuda: Cuda) -> None:
+    """It is named, the others go on, and there is no image."""
+    tree = stage.tree(script("crew.py", stage.place(), 3, "ballast.py", 2))
+    tree.began(3)
+    *others, victim = map(int, lines_of(tree.folder / "crew.log")[0].split()[1:])
+    argv = stage.operator.command("dump", tree.pid, "-o", stage.image, "--json")
+    dumping = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        wait(
+            lambda: any(page.stat().st_size for page in stage.folder.glob(PAGES)),
+            "pages have arrived",
+            lambda: "" if dumping.poll() is None else f"gpuckpt ended: {dumping.communicate()}",
+        )
+    finally:
+        os.kill(victim, signal.SIGKILL)
+        out, story = dumping.communicate(timeout=120)
+    print(f"\nexit {dumping.returncode}\n{out}\n{story}")
+    assert dumping.returncode not in {0, 1}
+    assert str(victim) in out
+    wait(
+        lambda: cuda.states(others) == dict.fromkeys(others, CudaState.RUNNING),
+        f"{others} run again",
+    )
+    tree.goes_on(but="rank-2.log")
+    assert not stage.image.exists()
+    assert not list(stage.folder.glob(".image.stage-*"))
+    stage.dump(tree, "--leave-running")
+    tree.goes_on(but="rank-2.log")
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_a_training_with_loader_workers(stage: Stage, method: str) -> None:
+    """Four workers; after the restore the batches come on in their order."""
+    tree = stage.tree(script("loader.py", stage.place() / "loader.log", method))
+    tree.began(1, 20)
+    assert len(tree.members()) >= 5
+    if method == "fork" and REFUSES_FORK:
+        for verb in ("plan", "dump"):
+            assert stage.refused(tree, verb)[REFUSES_FORK] == "blocker"
+        tree.goes_on()
+        return
+    stage.dump(tree)
+    stage.restore(tree)
+    tree.goes_on(40)  # into the next epoch
