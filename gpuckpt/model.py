@@ -23,7 +23,7 @@ class CudaState(StrEnum):
 
 
 class TcpPolicy(StrEnum):
-    """What becomes of connected TCP sockets; NONE refuses a tree that holds any."""
+    """What becomes of connected TCP sockets; NONE: nobody has decided, or there are none."""
 
     NONE = "none"
     ESTABLISHED = "established"
@@ -330,12 +330,13 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A TCP connection of a tree."""
+    """A TCP connection of a tree; `closing`: one end, or both, will send no more."""
 
     local: str
     local_port: int
     remote: str
     remote_port: int
+    closing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,10 @@ def outcome(result: DumpResult) -> Outcome:
             "expected_pause": result.expected,
             "totals": manifest.totals,
             "labels": manifest.labels,
+            "tcp": {
+                "policy": manifest.options.tcp,
+                "by_itself": manifest.options.tcp_by_itself,
+            },
             "findings": result.findings,
             "receipt": result.receipt,
         },

@@ -148,7 +148,8 @@ Tcp = Annotated[
     option(
         "--tcp",
         metavar="MODE",
-        help="Connected TCP sockets: none (refuse them, the default), established or close.",
+        help="TCP connections: established or close; none, the default, keeps those inside the "
+        "tree and refuses others.",
         parser=values.choice("--tcp", ("none", "established", "close")),
     ),
 ]

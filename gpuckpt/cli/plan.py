@@ -94,6 +94,8 @@ def outcome(seen: Outlook) -> Outcome:
     blocks: list[Block] = [_table(seen.rows)]
     if sight.findings:
         blocks.append(Findings(sight.findings))
+    if sight.kept:
+        blocks.append(Fields((("tcp", sight.kept),)))
     blocks.append(_forecast(seen.forecast, len(sight.facts.cuda_pids)))
     if seen.error is not None:
         blocks.append(Fields((("error", f"{seen.error.name}, exit {seen.error.exit_code}"),)))
@@ -106,6 +108,7 @@ def outcome(seen: Outlook) -> Outcome:
             "can_dump": seen.error is None,
             "output": sight.output,
             "criu": str(sight.criu),
+            "tcp": {"policy": sight.options.tcp, "reason": sight.kept},
             "processes": [_process(row) for row in seen.rows],
             "findings": sight.findings,
             "forecast": _numbers(seen.forecast),

@@ -23,6 +23,7 @@ from gpuckpt.flow.leftovers.recover import recover, tree_of
 from gpuckpt.flow.request import DumpRequest, DumpResult
 from gpuckpt.flow.sight.forecast import forecast
 from gpuckpt.flow.sight.look import Sight, look
+from gpuckpt.flow.sight.tcp import still_inside
 from gpuckpt.flow.taking import carry, records
 from gpuckpt.flow.taking.aftermath import late_failure, late_gpu, left_behind
 from gpuckpt.flow.taking.hands import Taking
@@ -67,6 +68,8 @@ def dump(
         recover(operation, tree_of(tools, request.pid), str(request.output or ""))
         sight = look(tools, request)
         sight.refuse()
+        if sight.kept:
+            reporter.note(sight.kept)
         history = History(tools.state_dir)
         stays = request.leave_running
         expected = forecast(sight.facts, history.records(), leave_running=stays).pause
@@ -159,6 +162,8 @@ class _Dump:
             return reread(stage.criu, by_name[name])
 
         opened = carry.opened(by_name, read)
+        if self.sight.kept:
+            still_inside(opened.connections)
         carried, more = self._carry(stage, opened, packers)
         with self.record.phase("commit", str(self.sight.output), stoppable=False):
             self.taking.note("commit")

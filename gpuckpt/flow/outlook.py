@@ -15,6 +15,7 @@ from gpuckpt.flow.sight.forecast import Forecast, forecast
 from gpuckpt.flow.sight.look import Sight, choices, look
 from gpuckpt.flow.sight.plan import judge_dump, refusal
 from gpuckpt.flow.sight.rules.gpu import GPU_NODE
+from gpuckpt.flow.sight.tcp import Where, sort
 from gpuckpt.flow.work.history import History
 from gpuckpt.flow.work.journal import Journal
 from gpuckpt.model import TcpPolicy, blocker
@@ -114,8 +115,8 @@ def _earlier(tools: Toolbox, sight: Sight) -> Iterator[tuple[Finding, frozenset[
 def _instead(facts: DumpFacts, request: DumpRequest) -> DumpRequest | None:
     """Return the dump with the options that lift what stops it, None if options cannot."""
     tcp = request.tcp
-    if tcp is TcpPolicy.NONE and any(one.connected for one in facts.look.tcp):
-        tcp = TcpPolicy.ESTABLISHED if facts.tcp_inside else TcpPolicy.CLOSE
+    if tcp is TcpPolicy.NONE and Where.OUTSIDE in sort(facts.look.tcp).values():
+        tcp = TcpPolicy.CLOSE
     linked = any(one.links for one in facts.look.deleted)
     other = replace(
         request,

@@ -102,7 +102,7 @@ class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DumpOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a restore must repeat to CRIU."""
+    """What a restore must repeat to CRIU; `tcp_by_itself`: nobody has asked for that `tcp`."""
 
     tcp: TcpPolicy
     file_locks: bool
@@ -110,6 +110,7 @@ class DumpOptions(msgspec.Struct, frozen=True, kw_only=True):
     link_remap: bool
     leave_running: bool
     external_unix: bool = False
+    tcp_by_itself: bool = False
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,12 +28,13 @@ class ListenerRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A TCP connection of the tree, both ends."""
+    """A TCP connection of the tree, both ends; `closing`: one of them will send no more."""
 
     local: str
     local_port: int
     remote: str
     remote_port: int
+    closing: bool = False
 
 
 class RemapRecord(msgspec.Struct, frozen=True, kw_only=True):

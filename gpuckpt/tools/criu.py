@@ -59,9 +59,13 @@ DEBUG = "GPUCKPT_CRIU_DEBUG"
 
 @dataclass(frozen=True, slots=True)
 class CriuOptions:
-    """What a dump chooses and its restore must repeat; `ghost_limit` in bytes."""
+    """What a dump chooses and its restore must repeat; `ghost_limit` in bytes.
+
+    `drop_waiting`: connections that nobody has accepted go without a word.
+    """
 
     tcp: TcpPolicy = TcpPolicy.NONE
+    drop_waiting: bool = True
     file_locks: bool = False
     shell_job: bool = False
     link_remap: bool = False
@@ -271,9 +275,11 @@ def _shared(options: CriuOptions) -> list[str]:
     """The options that dump and restore must agree on."""
     chosen: list[str] = []
     if options.tcp is TcpPolicy.ESTABLISHED:
-        chosen += ["--tcp-established", "--skip-in-flight", "--network-lock", "nftables"]
+        chosen += ["--tcp-established", "--network-lock", "nftables"]
     elif options.tcp is TcpPolicy.CLOSE:
-        chosen += ["--tcp-close", "--skip-in-flight", "--network-lock", "skip"]
+        chosen += ["--tcp-close", "--network-lock", "skip"]
+    if options.tcp is not TcpPolicy.NONE and options.drop_waiting:
+        chosen.append("--skip-in-flight")
     if options.file_locks:
         chosen.append("--file-locks")
     if options.shell_job:

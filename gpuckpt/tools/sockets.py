@@ -18,8 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterator
     from pathlib import Path
 
+SYN_SENT: Final = 2
 LISTENING: Final = 10
 UNCONNECTED: Final = 7
+# CLOSE_WAIT, LAST_ACK, CLOSING: the other end has said that nothing more will come from it
+TOLD_OF_END: Final = frozenset({8, 9, 11})
+# and FIN_WAIT1, FIN_WAIT2: so has this one
+CLOSING: Final = TOLD_OF_END | {4, 5}
 
 _HEADER: Final = struct.Struct("=IHHII")  # struct nlmsghdr
 _REQUEST: Final = struct.Struct("=BBHIIIII")  # struct unix_diag_req
@@ -59,6 +64,11 @@ class InetSocket:
         """Whether it has, is making or is closing a connection."""
         return self.state not in {LISTENING, UNCONNECTED}
 
+    @property
+    def here(self) -> bool:
+        """Whether its other end can only be on this very host."""
+        return same_host(self.local, self.remote)
+
 
 @dataclass(frozen=True, slots=True)
 class UnixSocket:
@@ -73,6 +83,12 @@ class UnixSocket:
     name: str
     peer: int
     waiting: tuple[int, ...] = ()
+
+
+def same_host(local: str, remote: str) -> bool:
+    """Whether a connection between these addresses never leaves its host."""
+    ends = (ipaddress.ip_address(local), ipaddress.ip_address(remote))
+    return ends[0] == ends[1] or all(one.is_loopback for one in ends)
 
 
 def tcp_sockets(process: Path | str, inodes: Container[int]) -> tuple[InetSocket, ...]:

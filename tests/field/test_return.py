@@ -136,8 +136,7 @@ def test_connections_without_a_firewall_tool(place: Field) -> None:
     wait_for("numbers pass", lambda: len(lines_of(log)) > 3)
     image = place.folder / "image"
     nowhere = {"PATH": "/usr/bin:/bin"}  # iptables and nft are in sbin
-    assert place.gpuckpt("dump", job.pid, "-o", image, **nowhere).code == 4
-    done = place.gpuckpt("dump", job.pid, "-o", image, "--tcp", "established", **nowhere)
+    done = place.gpuckpt("dump", job.pid, "-o", image, **nowhere)
     assert done.code == 0, done.json
     wait_for("the pid is free", lambda: not exists(job.pid))
     before = len(lines_of(log))

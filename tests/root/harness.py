@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gpuckpt.flow.sight.tcp import policy
+from gpuckpt.model import TcpPolicy
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -59,10 +62,12 @@ def criu_dumps(known: DumpFacts, images: Path, *prefix: str, timeout: int = 5) -
     images.mkdir()
     (images / "lib").mkdir()
     needs = known.needs
+    kept = policy(known.look.tcp, TcpPolicy.NONE) is TcpPolicy.ESTABLISHED
     options = [
         *(["--shell-job"] if needs.shell_job else []),
         *(["--file-locks"] if needs.file_locks else []),
         *(["--link-remap"] if needs.link_remap else []),
+        *(["--tcp-established", "--network-lock", "nftables"] if kept else []),
         *(["--ext-unix-sk"] if needs.external_unix else []),
     ]
     command = [*prefix, os.environ["GPUCKPT_CRIU"], "dump", "--no-default-config", "-R"]

@@ -31,7 +31,7 @@ import ctypes, os, signal, socket
 libc = ctypes.CDLL(None); libc.shmat.restype = ctypes.c_void_p
 libc.syscall(425, 4, ctypes.create_string_buffer(120))  # io_uring_setup
 s = socket.create_server(('127.0.0.1', 0))
-c = socket.create_connection(s.getsockname()); d, _ = s.accept()
+c = socket.create_connection(s.getsockname())
 f = open('ghost', 'w'); f.write('x' * 3000000); f.flush(); os.unlink('ghost')
 i = libc.shmget(0, 4096, 0o1600); libc.shmat(i, None, 0); libc.shmctl(i, 0, None)
 if os.fork() == 0:
@@ -40,7 +40,7 @@ if os.fork() == 0:
 """
 EIGHT = {
     "io-uring",
-    "tcp-connected",
+    "tcp-waiting",
     "deleted-file-large",
     "sysv-shm",
     "unix-peer-outside",
@@ -127,14 +127,18 @@ def test_what_options_lift_is_lifted_by_the_next_line(place: Field) -> None:
         planned = place.gpuckpt("plan", pid, "-o", image, "--ghost-limit", "1M")
         assert planned.error == "blocked"
         (line,) = planned.json["result"]["next"]
-        assert line.startswith(f"gpuckpt dump {pid} -o {image} --tcp established --ghost-limit ")
+        assert line.startswith(f"gpuckpt dump {pid} -o {image} --ghost-limit ")
+        tcp = planned.json["result"]["tcp"]
+        assert tcp["policy"] == "established"
+        assert tcp["reason"].startswith("1 TCP connection with both ends in the tree")
         forecast = planned.json["result"]["forecast"]
         assert forecast["write_speed"] > 0
         done = place.gpuckpt(*line.split()[1:], "--leave-running").result
         assert done["running"]
+        assert done["tcp"] == {"policy": "established", "by_itself": True}
         assert done["expected_pause"] > 0
         # the next forecast has learned from it
-        planned = place.gpuckpt("plan", pid, "--tcp", "established", "--ghost-limit", "8M")
+        planned = place.gpuckpt("plan", pid, "--ghost-limit", "8M")
         assert "receipt" in planned.result["forecast"]["pause"]["parts"]["lock"]["basis"]
 
 
@@ -187,7 +191,7 @@ def test_a_user_with_an_old_criu_hears_everything_at_once(open_folder: Path) -> 
         "import ctypes, os, socket, time\n"
         "ctypes.CDLL(None).syscall(425, 4, ctypes.create_string_buffer(120))\n"
         "s = socket.create_server(('127.0.0.1', 0))\n"
-        "c = socket.create_connection(s.getsockname()); d, _ = s.accept()\n"
+        "c = socket.create_connection(s.getsockname())\n"
         "f = open('ghost', 'w'); f.write('x' * 3000000); f.flush(); os.unlink('ghost')\n" + DROP
     )
     state = "/proc/none/state"
@@ -204,7 +208,7 @@ def test_a_user_with_an_old_criu_hears_everything_at_once(open_folder: Path) -> 
             "not-privileged",
             "not-writable",
             "io-uring",
-            "tcp-connected",
+            "tcp-waiting",
             "deleted-file-large",
         }
         places = {one["object"] for one in told["result"]["findings"] if "writable" in one["id"]}

@@ -173,7 +173,7 @@ def connections(manifest: Manifest, look: Look) -> Iterator[Finding]:
         return
     now = {(one.local_port, one.remote, one.remote_port) for one in look.tcp if one.connected}
     for one in manifest.outside.connections:
-        if (one.local_port, one.remote, one.remote_port) not in now:
+        if not one.closing and (one.local_port, one.remote, one.remote_port) not in now:
             yield warning(
                 "connection-lost",
                 f"tcp {one.remote}:{one.remote_port}",

@@ -83,16 +83,6 @@ class DumpFacts:
         return (self.kin.job.pid,) if self.kin.job is not None else ()
 
     @property
-    def tcp_inside(self) -> bool:
-        """Whether both ends of every TCP connection are in the tree."""
-        ends = {
-            (one.local, one.local_port, one.remote, one.remote_port)
-            for one in self.look.tcp
-            if one.connected
-        }
-        return all((remote, far, local, near) in ends for local, near, remote, far in ends)
-
-    @property
     def cuda_pids(self) -> tuple[int, ...]:
         """The processes for which the driver knows a state."""
         return tuple(

@@ -17,8 +17,9 @@ from gpuckpt.flow.sight.facts import gather
 from gpuckpt.flow.sight.obstacles import check_answers, criu_version
 from gpuckpt.flow.sight.plan import judge_dump, refusal
 from gpuckpt.flow.sight.rules.rule import DumpChoices
+from gpuckpt.flow.sight.tcp import policy, story
 from gpuckpt.flow.work.tasks import check_target
-from gpuckpt.model import Version
+from gpuckpt.model import TcpPolicy, Version
 from gpuckpt.tools.criu import CriuOptions
 
 if TYPE_CHECKING:
@@ -63,6 +64,13 @@ class Sight:
         return self.facts.nvidia
 
     @property
+    def kept(self) -> str:
+        """Why TCP connections are kept that nobody has decided about, "" if none are."""
+        options = self.options
+        by_itself = options.tcp is TcpPolicy.ESTABLISHED and not options.drop_waiting
+        return story(self.facts.look.tcp) if by_itself else ""
+
+    @property
     def error(self) -> GpuckptError | None:
         """What a dump is refused with; None if nothing stops it."""
         return refusal(self.findings)
@@ -99,7 +107,9 @@ def look(tools: Toolbox, request: DumpRequest, *, image: bool = True) -> Sight:
         output=output,
         criu=criu or Version("0"),
         options=CriuOptions(
-            tcp=request.tcp,
+            tcp=policy(facts.look.tcp, request.tcp),
+            # what was chosen by itself must lose nothing: CRIU is to fail rather than to drop
+            drop_waiting=request.tcp is not TcpPolicy.NONE,
             file_locks=request.file_locks or facts.needs.file_locks,
             shell_job=facts.needs.shell_job,
             link_remap=facts.needs.link_remap,

@@ -40,6 +40,7 @@ from gpuckpt.flow.sight.rules import (
     software,
     strays,
     supervisor,
+    tcp,
 )
 from gpuckpt.model import Severity
 
@@ -63,6 +64,7 @@ RULES: Final[tuple[Rule, ...]] = (
     *locks.RULES,
     *memory.RULES,
     *places.RULES,
+    *tcp.RULES,
     *peers.RULES,
     *host.RULES,
     *supervisor.RULES,

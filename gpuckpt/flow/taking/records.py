@@ -197,6 +197,7 @@ def _options(dumped: Dumped) -> DumpOptions:
     options = dumped.sight.options
     return DumpOptions(
         tcp=options.tcp,
+        tcp_by_itself=bool(dumped.sight.kept),
         file_locks=options.file_locks,
         shell_job=options.shell_job,
         link_remap=options.link_remap,
@@ -222,6 +223,7 @@ def _outside(tools: Toolbox, dumped: Dumped, prefixes: set[str]) -> Outside:
                 local_port=one.local_port,
                 remote=one.remote,
                 remote_port=one.remote_port,
+                closing=one.closing,
             )
             for one in opened.connections
         ),

@@ -12,14 +12,13 @@ from gpuckpt.errors import Blocked, DriverUnfit, HostUnfit, NoSpace, NotWritable
 from gpuckpt.flow.sight.facts import DumpNeeds, gather
 from gpuckpt.flow.sight.plan import judge_dump, refusal
 from gpuckpt.flow.sight.rules.rule import DumpChoices, size
-from gpuckpt.model import CudaState, Finding, GpuUse, NvidiaFacts, Severity, TcpPolicy
+from gpuckpt.model import CudaState, Finding, GpuUse, NvidiaFacts, Severity
 from gpuckpt.tools.above import Above
 from gpuckpt.tools.descriptors import Descriptor
 from gpuckpt.tools.destination import place
 from gpuckpt.tools.held import DeletedFile, DeviceNode, Terminal
 from gpuckpt.tools.locks import HeldLock
 from gpuckpt.tools.outside import Holder, OutsidePeer, OutsidePipe
-from gpuckpt.tools.sockets import InetSocket
 from tests.plan_samples import GIB, HERE, HOST, cuda_facts, facts, gpu, mapped, process, task
 
 if TYPE_CHECKING:
@@ -243,28 +242,6 @@ def test_mps_clients_and_servers() -> None:
 def test_processes_that_the_driver_gave_up() -> None:
     states = {110: CudaState.FAILED}
     assert ids(cuda_facts(states=states)) == [("gpu-failed", BLOCKER, 110)]
-
-
-def test_connected_tcp_needs_a_decision() -> None:
-    sockets = (
-        InetSocket(1, "127.0.0.1", 80, "0.0.0.0", 0, 10),  # noqa: S104 - a listener
-        InetSocket(2, "127.0.0.1", 80, "127.0.0.1", 999, 1, peer=3),
-        InetSocket(3, "127.0.0.1", 999, "127.0.0.1", 80, 1, peer=2),
-        InetSocket(4, "fe80::1", 5, "fe80::2", 6, 8),
-        InetSocket(5, "0.0.0.0", 0, "0.0.0.0", 0, 7),  # noqa: S104 - not bound
-    )
-    opened = tuple(Descriptor(one.inode + 10, "s", "socket", inode=one.inode) for one in sockets)
-    tasks = (task(process(100)), task(process(110, 100), descriptors=opened))
-    known = facts(look={"tasks": tasks, "tcp": sockets})
-    found = judge(known)
-    assert {(one.id, one.severity, one.pid) for one in found} == {("tcp-connected", BLOCKER, 110)}
-    assert [one.object for one in found] == [
-        "fd 12 127.0.0.1:80 - 127.0.0.1:999",
-        "fd 13 127.0.0.1:999 - 127.0.0.1:80",
-        "fd 14 [fe80::1]:5 - [fe80::2]:6",
-    ]
-    assert ["both ends" in one.reason for one in found] == [True, True, False]
-    assert judge(known, tcp=TcpPolicy.CLOSE) == judge(known, tcp=TcpPolicy.ESTABLISHED) == []
 
 
 def test_unix_sockets_to_the_outside() -> None:

@@ -133,21 +133,6 @@ def test_a_server_s_name_is_told(tmp_path: Path) -> None:
                 assert name in found.object
 
 
-def test_tcp_connections(tmp_path: Path) -> None:
-    code = (
-        "import socket\n"
-        "s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen()\n"
-        "c = socket.create_connection(s.getsockname()); d, _ = s.accept()\n"
-        "six = socket.socket(socket.AF_INET6); six.bind(('::1', 0)); six.listen()\n"
-        "e = socket.create_connection(six.getsockname()[:2]); f, _ = six.accept()\n"
-    )
-    with target(tmp_path, code) as pid:
-        found = findings(pid)
-        assert [one.id for one in found] == ["tcp-connected"] * 4
-        assert all("both ends" in one.reason for one in found)
-        assert sum("[::1]" in one.object for one in found) == 2
-
-
 def test_file_locks_are_seen(tmp_path: Path) -> None:
     code = (
         "import fcntl\n"

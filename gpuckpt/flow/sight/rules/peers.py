@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from gpuckpt.model import TcpPolicy, blocker, warning
+from gpuckpt.flow.sight.rules.rule import whose as _whose
+from gpuckpt.model import blocker, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from gpuckpt.flow.sight.facts import DumpFacts
     from gpuckpt.flow.sight.rules.rule import DumpChoices, Rule
     from gpuckpt.model import Finding
-    from gpuckpt.tools.outside import Holder
 
 _OUTPUT: Final = frozenset({1, 2})
 # well-known servers by the start of their socket's name, and how a job does without them
@@ -47,51 +47,6 @@ _SERVERS: Final = (
 )
 
 
-def tcp_connected(facts: DumpFacts, choices: DumpChoices) -> Iterator[Finding]:
-    """CRIU refuses connected TCP sockets unless it is told what should become of them."""
-    if choices.tcp is not TcpPolicy.NONE:
-        return
-    owners = _owners(facts)
-    ours = {one.inode for one in facts.look.tcp}
-    for one in facts.look.tcp:
-        if one.connected:
-            pid, fd = owners.get(one.inode, (facts.tree.root.pid, -1))
-            holder = facts.look.hosts.get(one.peer)
-            if one.peer in ours:
-                peer = "both ends of which are in the tree."
-            elif holder is not None:
-                peer = f"whose peer is process {holder.pid} ({holder.comm}), outside the tree."
-            else:
-                peer = "whose peer is elsewhere."
-            yield blocker(
-                "tcp-connected",
-                f"fd {fd} {_end(one.local, one.local_port)} - {_end(one.remote, one.remote_port)}",
-                f"The process has a TCP connection, {peer}",
-                "Say what becomes of it: --tcp established keeps it (same addresses at the "
-                "restore), --tcp close gives the job a closed socket.",
-                pid,
-            )
-
-
-def tcp_waiting(facts: DumpFacts, choices: DumpChoices) -> Iterator[Finding]:
-    """CRIU can drop clients that nobody has accepted, but only if it is told to."""
-    owners = _owners(facts)
-    for one in facts.look.tcp:
-        if one.waiting:
-            pid, fd = owners.get(one.inode, (facts.tree.root.pid, -1))
-            undecided = choices.tcp is TcpPolicy.NONE
-            clients = "a client waits" if one.waiting == 1 else f"{one.waiting} clients wait"
-            yield (blocker if undecided else warning)(
-                "tcp-waiting",
-                f"fd {fd} {_end(one.local, one.local_port)}",
-                f"At this port {clients} to be accepted; the dump drops connections in waiting.",
-                "Wait until the job has accepted them, or drop them: --tcp close or established."
-                if undecided
-                else "Wait until the job has accepted them, or let them connect again.",
-                pid,
-            )
-
-
 def socket_shared(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
     """A port stays taken as long as anybody has the socket: socket activation, say."""
     with_port = {one.inode for one in facts.look.tcp}
@@ -106,20 +61,6 @@ def socket_shared(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
             "Dump the tree that holds both, or start the job so that it makes its own sockets.",
             pid,
         )
-
-
-def _owners(facts: DumpFacts) -> dict[int, tuple[int, int]]:
-    """Return a process and descriptor for each socket."""
-    return {
-        fd.inode: (task.process.pid, fd.fd)
-        for task in reversed(facts.look.tasks)
-        for fd in reversed(task.descriptors)
-        if fd.kind == "socket"
-    }
-
-
-def _end(address: str, port: int) -> str:
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def unix_peer_outside(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
@@ -157,12 +98,6 @@ def _server(name: str) -> tuple[str, str] | None:
     """Return who listens at a well-known name, and how to do without."""
     found = (one[1:] for one in _SERVERS if re.match(one[0], name))
     return next(found, None)
-
-
-def _whose(holder: Holder | None) -> str:
-    if holder is None:
-        return "a process that cannot be seen from here"
-    return f"process {holder.pid} ({holder.comm})"
 
 
 def unix_waiting(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
@@ -239,8 +174,6 @@ def pipe_outside(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    tcp_connected,
-    tcp_waiting,
     socket_shared,
     unix_peer_outside,
     unix_waiting,

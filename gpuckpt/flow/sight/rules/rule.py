@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gpuckpt.flow.sight.facts import DumpFacts
 from gpuckpt.model import Finding, TcpPolicy
+
+if TYPE_CHECKING:
+    from gpuckpt.tools.outside import Holder
 
 GIB: Final = 1 << 30
 
@@ -35,6 +38,13 @@ Rule = Callable[[DumpFacts, DumpChoices], Iterator[Finding]]
 def descriptor(fd: int | None, path: str) -> str:
     """Name what a process holds: `fd 3 PATH`, or `mapping PATH`."""
     return f"mapping {path}" if fd is None else f"fd {fd} {path}"
+
+
+def whose(holder: Holder | None) -> str:
+    """Name a process outside the tree."""
+    if holder is None:
+        return "a process that cannot be seen from here"
+    return f"process {holder.pid} ({holder.comm})"
 
 
 def whole(text: str) -> int | None:
