@@ -196,7 +196,12 @@ class DeviceUse:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU. `uuid` as NVML prints it, `GPU-` included; None: the driver does not say."""
+    """One GPU. `uuid` as NVML prints it, `GPU-` included; None: the driver does not say.
+
+    `nvlinks` and `paths` have an entry for every GPU of the host, by its index, or none at all: how
+    many NVLinks lead there, through switches or not, and what lies between on the PCI side, in the
+    words of `nvidia-smi topo -m`.
+    """
 
     index: int
     uuid: str
@@ -207,6 +212,9 @@ class Gpu:
     compute_capability: str = ""
     mig: bool | None = None
     persistence: bool | None = None
+    numa: int | None = None
+    nvlinks: tuple[int, ...] = ()
+    paths: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +224,23 @@ class GpuUse:
     pid: int
     uuid: str
     bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPlace:
+    """Where a GPU of an image goes on a host: `new`, or nowhere.
+
+    `how` that was found: it is the same, it was asked for, or it was planned. `part` is what the
+    job had to do with it: used (then `need` bytes must be free), seen or spare. `trouble` says why
+    it cannot be, "" if it can.
+    """
+
+    old: Gpu
+    new: Gpu | None
+    how: str = ""
+    part: str = "used"
+    need: int = 0
+    trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True)

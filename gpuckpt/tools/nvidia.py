@@ -11,10 +11,12 @@ import os
 import platform
 import re
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gpuckpt.model import Gpu, GpuUse, NvidiaFacts
+from gpuckpt.tools.topology import numa_node, nvlinks, paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -47,6 +49,7 @@ class Nvidia:
         self._given = nvml
         self._root = root
         self._open: Any = None
+        self._ties: list[tuple[tuple[int, ...], tuple[str, ...]]] | None = None
 
     def facts(self) -> NvidiaFacts | None:
         """Return driver and GPUs in NVML's order, None where there is no driver.
@@ -59,10 +62,11 @@ class Nvidia:
         if nvml is None:
             return NvidiaFacts(module, "", (), module, flavour, library) if module else None
         cuda = self._ask(nvml.nvmlSystemGetCudaDriverVersion_v2, default=0)
+        gpus = [self._gpu(index, handle) for index, handle in self._handles()]
         return NvidiaFacts(
             driver=_text(self._ask(nvml.nvmlSystemGetDriverVersion, default="")),
             cuda=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
-            gpus=tuple(self._gpu(index, handle) for index, handle in self._handles()),
+            gpus=tuple(self._tied(gpus)),
             module=module,
             flavour=flavour,
             library=library,
@@ -95,7 +99,7 @@ class Nvidia:
         if self._open is not None:
             with suppress(self._open.NVMLError):
                 self._open.nvmlShutdown()
-            self._open = None
+            self._open = self._ties = None
 
     def _library(self) -> Any:  # noqa: ANN401 - see __init__
         """Return NVML, opened, or None where there is no driver."""
@@ -130,7 +134,23 @@ class Nvidia:
             compute_capability=".".join(str(part) for part in capability),
             mig=None if mig is None else bool(mig[0]),
             persistence=None if persistence is None else bool(persistence),
+            numa=numa_node(self._root, _text(pci.busId)) if pci else None,
         )
+
+    def _tied(self, gpus: list[Gpu]) -> Iterator[Gpu]:
+        """Add what ties the GPUs together: asked once, for it does not change."""
+        if self._ties is None or len(self._ties) != len(gpus):
+            handles = [handle for _, handle in self._handles()]
+            bus_ids = [gpu.bus_id for gpu in gpus]
+            links = nvlinks(self._ask_for, handles, bus_ids)
+            self._ties = list(zip(links, paths(self._ask_for, handles), strict=True))
+        for gpu, (links_, paths_) in zip(gpus, self._ties, strict=True):
+            yield replace(gpu, nvlinks=links_, paths=paths_)
+
+    def _ask_for(self, name: str, *args: object, default: _T) -> Any | _T:  # noqa: ANN401
+        """Ask by name: an old library may not even know the question."""
+        call = getattr(self._open, name, None)
+        return default if call is None else self._ask(call, *args, default=default)
 
     def _ask(self, call: Callable[..., Any], *args: object, default: _T) -> Any | _T:  # noqa: ANN401
         """Ask one thing; `default` if NVML, or a library older than the question, refuses."""
