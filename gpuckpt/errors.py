@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from gpuckpt.model import Condition, CudaOutcome, Finding
+    from gpuckpt.model import Condition, CudaOutcome, Finding, GpuPlace
 
 
 class GpuckptError(Exception):
@@ -21,7 +21,7 @@ class GpuckptError(Exception):
 
     `job` says in a sentence what became of the job. `log` is where evidence was kept, `excerpt`
     the lines of a program's output that matter. `processes` is filled in where something of the
-    job is not as it had been.
+    job is not as it had been, `gpus` where a host was compared with an image.
     """
 
     code: ClassVar[int] = 1
@@ -46,6 +46,7 @@ class GpuckptError(Exception):
         self.log = log
         self.excerpt = tuple(excerpt)
         self.processes: tuple[Condition, ...] = ()
+        self.gpus: tuple[GpuPlace, ...] = ()
 
     @property
     def exit_code(self) -> int:

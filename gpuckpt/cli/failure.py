@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuckpt.cli import gpus
 from gpuckpt.cli.page import Block, Fields, Findings, Page, Table, Tone, Verbatim
 from gpuckpt.errors import Bug, GpuckptError, UsageError
 
@@ -32,6 +33,8 @@ def page(doing: str, error: GpuckptError) -> Page:
         blocks.append(Fields((("job", error.job),)))
     if error.findings:
         blocks.append(Findings(error.findings))
+    if any(one.trouble or one.how != "same" for one in error.gpus):
+        blocks += gpus.table(error.gpus)
     if error.processes:
         blocks.append(_processes(error.processes))
     rows = [("next", error.hint)] if error.hint else []
@@ -53,6 +56,7 @@ def payload(error: GpuckptError) -> dict[str, object]:
         "job": error.job,
         "findings": error.findings,
         "processes": error.processes,
+        "gpus": gpus.payload(error.gpus),
         "log": error.log,
         "excerpt": error.excerpt,
     }

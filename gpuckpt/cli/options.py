@@ -177,6 +177,18 @@ Ignore = Annotated[
     ),
 ]
 
+# --- restore -------------------------------------------------------------------------------------
+GpuMap = Annotated[
+    str | None,
+    option(
+        "--gpu-map",
+        metavar="PAIRS",
+        help="Which GPU of the image goes to which of this host: OLD=NEW,... by number, UUID or "
+        "its beginning. A plan places the rest.",
+        parser=values.gpu_map,
+    ),
+]
+
 # --- afterwards ----------------------------------------------------------------------------------
 DryRun = Annotated[bool, option("--dry-run", help="Only say what would be done.")]
 

@@ -12,6 +12,7 @@ from gpuckpt.cli.context import Application
 from gpuckpt.cli.options import (
     FileLocks,
     GhostLimit,
+    GpuMap,
     Ignore,
     LeaveRunning,
     Output,
@@ -57,6 +58,7 @@ def plan(
     file_locks: FileLocks = False,
     ghost_limit: GhostLimit = 1 << 30,
     ignore: Ignore = None,
+    gpu_map: GpuMap = None,
 ) -> int:
     """Tell all that would stop a dump or a restore.
 
@@ -65,7 +67,7 @@ def plan(
     of its refusal.
     """
     if not target.isdecimal():
-        return _of_image(app, target)
+        return _of_image(app, target, gpu_map)
     from gpuckpt.flow.outlook import outlook
     from gpuckpt.flow.request import DumpRequest
 
@@ -81,11 +83,12 @@ def plan(
     return app.show(outcome(outlook(app.tools, request, app.reporter)))
 
 
-def _of_image(app: Application, target: str) -> int:
+def _of_image(app: Application, target: str, gpu_map: str | None) -> int:
     """Tell what a restore of an image would meet on this host."""
     from gpuckpt.flow.preview import preview as look
 
-    return app.show(preview.outcome(look(app.tools, Path(target))))
+    seen = look(app.tools, Path(target), gpu_map=values.gpu_pairs(gpu_map))
+    return app.show(preview.outcome(seen, gpu_map=gpu_map))
 
 
 def outcome(seen: Outlook) -> Outcome:

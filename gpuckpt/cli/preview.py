@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuckpt.cli import describe, units
+from gpuckpt.cli import describe, gpus, units
 from gpuckpt.cli.page import Fields, Findings, Next, Outcome, Page, Tone
 
 if TYPE_CHECKING:
@@ -14,16 +14,17 @@ if TYPE_CHECKING:
     from gpuckpt.flow.preview import Preview
 
 
-def outcome(seen: Preview, force: Iterable[str] = ()) -> Outcome:
+def outcome(seen: Preview, force: Iterable[str] = (), gpu_map: str | None = None) -> Outcome:
     """Lay out verdict, image and findings; the next command is the restore, or this page again."""
-    blocks: list[Block] = [Fields(tuple(_rows(seen)))]
+    places = seen.facts.gpus.places if seen.facts.gpus is not None else ()
+    blocks: list[Block] = [Fields(tuple(_rows(seen))), *gpus.table(places)]
     if seen.findings:
         blocks.append(Findings(seen.findings))
     if seen.error is not None:
         blocks.append(Fields((("error", f"{seen.error.name}, exit {seen.error.exit_code}"),)))
     verb = "restore" if seen.error is None else "plan"
     gates = (word for gate in sorted(force) for word in ("--force-gate", gate))
-    options = gates if verb == "restore" else ()
+    options = [*(("--gpu-map", gpu_map) if gpu_map else ()), *(gates if verb == "restore" else ())]
     blocks.append(Next((describe.command_line("gpuckpt", verb, str(seen.path), *options),)))
     return Outcome(
         payload={
@@ -41,6 +42,7 @@ def outcome(seen: Preview, force: Iterable[str] = ()) -> Outcome:
                 "seconds": seen.forecast.seconds,
                 "parts": {"criu": seen.forecast.criu, "gpu-in": seen.forecast.gpu_in},
             },
+            "gpus": gpus.payload(places),
             "findings": seen.findings,
         },
         page=Page(_verdict(seen), Tone.GOOD if seen.error is None else Tone.BAD, tuple(blocks)),

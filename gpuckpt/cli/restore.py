@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from gpuckpt.cli import preview, units, values
 from gpuckpt.cli.context import Application
 from gpuckpt.cli.options import (
+    GpuMap,
     ImageFolder,
     Settle,
     option,
@@ -72,6 +73,7 @@ def restore(
     wait: Wait = False,
     settle: Settle = 1.0,
     on_verify_fail: OnVerifyFail = "keep",
+    gpu_map: GpuMap = None,
     force_gate: ForceGate = None,
     plan: PlanOnly = False,
 ) -> int:
@@ -88,7 +90,9 @@ def restore(
     if plan:
         from gpuckpt.flow.preview import preview as look
 
-        return app.show(preview.outcome(look(app.tools, image, gates, stays=wait), gates))
+        pairs = values.gpu_pairs(gpu_map)
+        seen = look(app.tools, image, gates, stays=wait, gpu_map=pairs)
+        return app.show(preview.outcome(seen, gates, gpu_map))
     request = RestoreRequest(
         image=image,
         probe=probe,
@@ -97,6 +101,7 @@ def restore(
         on_verify_fail=on_verify_fail,
         force_gates=gates,
         stays=wait,
+        gpu_map=values.gpu_pairs(gpu_map),
     )
     result = act(app.tools, request, app.reporter, app.interrupts)
     if not wait:

@@ -169,6 +169,28 @@ def gate(text: str) -> str:
     return text
 
 
+def gpu_map(text: str) -> str:
+    """Check the form of OLD=NEW,...; `gpu_pairs` makes the pairs. Only an image knows the names."""
+    hint = (
+        "Write it as OLD=NEW,..., a GPU of the image first, each by its number, its UUID or the "
+        "beginning of it: --gpu-map 0=1,1=0."
+    )
+    pairs = gpu_pairs(text)
+    for old, new in pairs:
+        if not (old and new) or "=" in new:
+            raise refuse("--gpu-map", f"{text!r} is no list of OLD=NEW", hint)
+    for names in ([old for old, _ in pairs], [new for _, new in pairs]):
+        if twice := next((name for name in names if names.count(name) > 1), ""):
+            raise refuse("--gpu-map", f"GPU {twice} is named twice", hint)
+    return text
+
+
+def gpu_pairs(text: str | None) -> tuple[tuple[str, str], ...]:
+    """Return the pairs of OLD=NEW,... as they were typed."""
+    parts = (part.partition("=") for part in text.split(",")) if text else ()
+    return tuple((old.strip(), new.strip()) for old, _, new in parts)
+
+
 def ignorable(text: str) -> str:
     """Check that a finding is one that may be ignored."""
     from gpuckpt.flow.sight.plan import IGNORABLE

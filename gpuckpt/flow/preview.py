@@ -44,7 +44,12 @@ class Preview:
 
 
 def preview(
-    tools: Toolbox, path: Path, force: frozenset[str] = frozenset(), *, stays: bool = False
+    tools: Toolbox,
+    path: Path,
+    force: frozenset[str] = frozenset(),
+    *,
+    stays: bool = False,
+    gpu_map: tuple[tuple[str, str], ...] = (),
 ) -> Preview:
     """Compare an image with this host from its manifest and the sizes of its files.
 
@@ -55,7 +60,7 @@ def preview(
     with _opened(path) as (image, untrusted):
         manifest = image.manifest
         wrong = untrusted or _damage(image)
-    facts = gather(tools, manifest, stays=stays)
+    facts = gather(tools, manifest, stays=stays, gpu_map=gpu_map)
     found = judge(manifest, facts)
     error = next((why for why, _ in wrong), None) or refusal(found, force)
     own = [one for _, findings in wrong for one in findings]

@@ -60,7 +60,8 @@ class RestoreRequest:
 
     `probe` is a shell command that must succeed within `probe_timeout` seconds; `settle` seconds
     pass before the tree is looked at a second time; `force_gates` names gates to be overridden;
-    `stays`: gpuckpt will be the job's parent to its end.
+    `stays`: gpuckpt will be the job's parent to its end. `gpu_map` has pairs of GPUs, of the image
+    and of this host, by the names the user gave them.
     """
 
     image: Path
@@ -70,6 +71,7 @@ class RestoreRequest:
     on_verify_fail: Literal["keep", "kill"] = "keep"
     force_gates: frozenset[str] = frozenset()
     stays: bool = False
+    gpu_map: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from gpuckpt.flow.work.operation import Operation
 from gpuckpt.flow.work.tasks import below_me, end_restored
 from gpuckpt.flow.work.undo import Undo
 from gpuckpt.flow.work.workspace import workspace
-from gpuckpt.image.compare import gpu_map
+from gpuckpt.image.gpuplan import GpuPlan
 from gpuckpt.image.store import Image
 from gpuckpt.image.unpack import Unpacker
 from gpuckpt.model import CudaState, Finding
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Container
 
     from gpuckpt.events import Reporter
-    from gpuckpt.flow.returning.target.standing import Standing
+    from gpuckpt.flow.returning.target.facts import TargetFacts
     from gpuckpt.flow.work.interrupts import Interrupts
     from gpuckpt.flow.work.journal import Placed
     from gpuckpt.flow.work.toolbox import Toolbox
@@ -72,22 +72,25 @@ def restore(
         recover(operation, made, str(image.path))
         with operation.record.phase("gates", "image against host"):
             image.check_sizes()
-            facts = gather(tools, image.manifest, stays=request.stays)
-            _refuse(judge(image.manifest, facts), request, PATIENCE)
+            facts = gather(tools, image.manifest, stays=request.stays, gpu_map=request.gpu_map)
+            plan = facts.gpus or GpuPlan()
+            _refuse(judge(image.manifest, facts), request, plan, PATIENCE)
         with operation.record.phase("room", "memory, pids, ports") as step:
             findings = wait_for_room(tools, image.manifest, facts, interrupts, step.say)
-            _refuse(findings, request)
-        result = _Restore(operation, request, image, findings, facts.carried).run()
+            _refuse(findings, request, plan.renewed(tools.nvidia.facts()))
+        result = _Restore(operation, request, image, findings, facts).run()
         History(tools.state_dir).add(record_of(image.manifest, result.receipt))
         return result
 
 
-def _refuse(findings: list[Finding], request: RestoreRequest, waited: Container[str] = ()) -> None:
+def _refuse(
+    findings: list[Finding], request: RestoreRequest, plan: GpuPlan, waited: Container[str] = ()
+) -> None:
     """Raise what the findings amount to, unless all that stops the restore is still waited for."""
     stopping = [one for one in findings if one.blocks and one.id not in waited]
-    error = refusal(stopping, request.force_gates)
-    if error is not None:
-        raise refusal(findings, request.force_gates) or error
+    if refusal(stopping, request.force_gates) and (error := refusal(findings, request.force_gates)):
+        error.gpus = plan.places
+        raise error
 
 
 class _Restore:
@@ -99,7 +102,7 @@ class _Restore:
         request: RestoreRequest,
         image: Image,
         findings: list[Finding],
-        carried: tuple[Standing, ...],
+        facts: TargetFacts,
     ) -> None:
         self.operation = operation
         self.tools = operation.tools
@@ -110,11 +113,9 @@ class _Restore:
         self.manifest = image.manifest
         self.findings = findings
         self.cuda_pids = list(self.manifest.cuda)
-        self.map: dict[str, str] = {}
-        if self.cuda_pids:
-            self.map = gpu_map(self.manifest, self.tools.nvidia.facts())
+        self.map = facts.gpus.map if facts.gpus and self.cuda_pids else {}
         self.proof = Proof(self.tools, image.manifest, self.interrupts)
-        self.placing = Placing(self.tools, image, carried, self._placed)
+        self.placing = Placing(self.tools, image, facts.carried, self._placed)
         self.undo = Undo()
         self.interrupts.left = self.undo.left
         self.threads = {

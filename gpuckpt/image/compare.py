@@ -12,31 +12,36 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from gpuckpt.image import cpuflags
-from gpuckpt.image.gpus import gpu_gates, gpu_map
+from gpuckpt.image.gpuplan import gpu_plan
+from gpuckpt.image.gpus import gpu_gates
 from gpuckpt.model import Version, blocker, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from gpuckpt.image.gpuplan import GpuPlan
     from gpuckpt.image.manifest import HostRecord, Manifest
     from gpuckpt.image.outside import FileRecord
     from gpuckpt.model import Finding, HostFacts, NvidiaFacts
 
-__all__ = ["files", "gates", "gpu_map"]
-
 
 def gates(
-    manifest: Manifest, host: HostFacts, nvidia: NvidiaFacts | None, criu: Version | None
+    manifest: Manifest,
+    host: HostFacts,
+    nvidia: NvidiaFacts | None,
+    criu: Version | None,
+    plan: GpuPlan | None = None,
 ) -> tuple[Finding, ...]:
     """Return what of the host, its driver, its GPUs and its CRIU does not match the image.
 
-    `criu` is None where there is none to compare.
+    `criu` is None where there is none to compare. `plan` says which GPU goes where; without one it
+    is made.
     """
     return tuple(
         chain(
             _host(manifest.host, host),
             _criu(Version(manifest.criu), criu) if criu is not None else (),
-            gpu_gates(manifest, nvidia),
+            gpu_gates(manifest, nvidia, plan or gpu_plan(manifest, nvidia)),
         )
     )
 

@@ -1,4 +1,4 @@
-"""Comparing the GPUs of an image with a host's, and pairing them up.
+"""The gates of the GPUs: driver, count, models, memory, and what a map of GPUs asks for.
 
 The driver restores a process only onto a full permutation of the GPUs it saw, so all GPUs of
 the host are recorded and compared, not only those in use.
@@ -6,33 +6,26 @@ the host are recorded and compared, not only those in use.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from gpuckpt.model import blocker, warning
+from gpuckpt.image.gpuplan import seen_gpus
+from gpuckpt.model import Version, blocker, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gpuckpt.image.gpuplan import GpuPlan
     from gpuckpt.image.manifest import Manifest
-    from gpuckpt.model import Finding, Gpu, NvidiaFacts
+    from gpuckpt.model import Finding, Gpu, GpuPlace, NvidiaFacts
+
+# the first driver that takes pairs of GPUs at a restore
+_MAPPING_DRIVER: Final = Version("580")
+_FORCE_COUNT: Final = "--force-gate gate-gpu-count"
 
 
-def gpu_map(manifest: Manifest, nvidia: NvidiaFacts | None) -> dict[str, str]:
-    """Return old UUID to new for every recorded GPU; empty if the same GPUs are here.
-
-    A GPU that is still here is paired with itself. The others are paired in their order, each
-    with the first free GPU of its own model if there is one.
-    """
-    if manifest.nvidia is None or nvidia is None:
-        return {}
-    pairs = _pairs(manifest.nvidia.gpus, nvidia.gpus)
-    if all(old.uuid == new.uuid for old, new in pairs):
-        return {}
-    return {old.uuid: new.uuid for old, new in pairs}
-
-
-def gpu_gates(manifest: Manifest, nvidia: NvidiaFacts | None) -> Iterator[Finding]:
+def gpu_gates(manifest: Manifest, nvidia: NvidiaFacts | None, plan: GpuPlan) -> Iterator[Finding]:
     """Yield what of the driver and the GPUs does not match the image."""
+    yield from plan.mistakes
     old = manifest.nvidia
     if old is None:
         return
@@ -60,43 +53,82 @@ def gpu_gates(manifest: Manifest, nvidia: NvidiaFacts | None) -> Iterator[Findin
             "Not known to do harm; try it on a job that can be lost first.",
         )
     yield from _mig(nvidia.gpus)
-    if len(old.gpus) != len(nvidia.gpus):
+    yield from _count(manifest, plan)
+    yield from _remap(nvidia, plan)
+    for place in plan.places:
+        yield from _place(place)
+
+
+def _count(manifest: Manifest, plan: GpuPlan) -> Iterator[Finding]:
+    """Another number of GPUs: the driver's rule is known for the same number only."""
+    homeless = [one for one in plan.places if one.new is None]
+    here = len(plan.places) - len(homeless) + len(plan.spare)
+    if not homeless and not plan.spare:
+        return
+    reason = f"The image is from a host with {len(plan.places)} GPUs, this one has {here}."
+    needed = [one for one in homeless if one.part == "used"]
+    if needed:
+        numbers = ", ".join(str(one.old.index) for one in needed)
         yield blocker(
-            "gate-gpu-count",
+            "gate-gpu-missing",
             "GPUs",
-            f"The image is from a host with {len(old.gpus)} GPUs, this one has {len(nvidia.gpus)}.",
-            "Restore on a host with as many, or override with --force-gate gate-gpu-count if "
-            "the job saw only GPUs that are here.",
+            f"{reason} None is left for GPU {numbers}, which the job used.",
+            "Restore on a host with as many.",
         )
-    for before, now in _pairs(old.gpus, nvidia.gpus):
-        yield from _pair(before, now)
+        return
+    yield blocker("gate-gpu-count", "GPUs", f"{reason} {_unproved(manifest, plan)}", _remedy(plan))
 
 
-def _pairs(old: tuple[Gpu, ...], new: tuple[Gpu, ...]) -> list[tuple[Gpu, Gpu]]:
-    here = {gpu.uuid: gpu for gpu in new}
-    partner = {gpu.uuid: here.pop(gpu.uuid) for gpu in old if gpu.uuid in here}
-    free = [gpu for gpu in new if gpu.uuid in here]
-    for gpu in old:
-        if gpu.uuid not in partner and free:
-            same = next((one for one in free if one.name == gpu.name), free[0])
-            free.remove(same)
-            partner[gpu.uuid] = same
-    return [(gpu, partner[gpu.uuid]) for gpu in old if gpu.uuid in partner]
+def _unproved(manifest: Manifest, plan: GpuPlan) -> str:
+    """Say what is known of the driver's rule, and what of this job speaks for a try."""
+    if plan.spare:
+        return "Whether the driver takes a map to only some of the GPUs here is not known."
+    seen = seen_gpus(manifest)
+    count = len(manifest.nvidia.gpus) if manifest.nvidia else 0
+    if len(seen) < count:
+        job = f"The job saw only {len(seen)} of them (CUDA_VISIBLE_DEVICES)"
+    else:
+        job = "The job saw all of them, though it used fewer"
+    return f"{job}; whether the driver then takes a map of these alone is not known."
 
 
-def _pair(old: Gpu, new: Gpu) -> Iterator[Finding]:
-    place = f"GPU {new.index} {new.uuid}"
+def _remedy(plan: GpuPlan) -> str:
+    named = "those of the image" if plan.spare else "the GPUs that there is room for"
+    return (
+        f"Restore on a host with as many, or try it with {_FORCE_COUNT}: the map then names only "
+        f"{named}, and a map that the driver refuses costs nothing."
+    )
+
+
+def _remap(nvidia: NvidiaFacts, plan: GpuPlan) -> Iterator[Finding]:
+    """Before 580 a restore takes no map: it goes by the order of the GPUs."""
+    if plan.map and Version(nvidia.driver) < _MAPPING_DRIVER:
+        yield blocker(
+            "gate-gpu-remap",
+            "NVIDIA driver",
+            f"The job has to come back on other GPUs or in another order, and driver "
+            f"{nvidia.driver} brings it back on the same ones only.",
+            f"Restore it where it was, or use driver {_MAPPING_DRIVER} or newer for dump and "
+            "restore.",
+        )
+
+
+def _place(place: GpuPlace) -> Iterator[Finding]:
+    old, new = place.old, place.new
+    if new is None:
+        return
+    name = f"GPU {new.index} {new.uuid}"
     if (old.name, old.compute_capability) != (new.name, new.compute_capability):
         yield blocker(
             "gate-gpu-model",
-            place,
+            name,
             f"GPU {old.index} was {_model(old)}, GPU {new.index} here is {_model(new)}.",
             f"Restore on a host with {old.name}.",
         )
     elif new.memory_total < old.memory_total:
         yield blocker(
             "gate-gpu-memory",
-            place,
+            name,
             f"GPU {old.index} had {old.memory_total} bytes of memory, GPU {new.index} here has "
             f"{new.memory_total}.",
             "Restore on GPUs with as much, or override with --force-gate gate-gpu-memory if "
@@ -105,7 +137,7 @@ def _pair(old: Gpu, new: Gpu) -> Iterator[Finding]:
     if old.bus_id != new.bus_id:
         yield warning(
             "gate-gpu-bus",
-            place,
+            name,
             f"The job knows GPU {old.index} by the bus id {old.bus_id}, here it is {new.bus_id}.",
             "Nothing to do, unless the job looks GPUs up by bus id, as NCCL does for new "
             "communicators.",

@@ -72,7 +72,8 @@ class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     `restore_thread` other than 0: it comes back stopped, and may run again only when the driver,
     working through this thread alone, has given it its GPU state back. `parent_death` is the signal
-    that the tree's root has asked for at its parent's end, 0 for none.
+    that the tree's root has asked for at its parent's end, 0 for none. `visible` are the UUIDs of
+    the GPUs that CUDA_VISIBLE_DEVICES left it; None: all, or it could not be told.
     """
 
     pid: int
@@ -99,6 +100,7 @@ class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
     parent_death: int = 0
     layout: tuple[int, ...] = ()
     clock: float = 0.0
+    visible: tuple[str, ...] | None = None
 
 
 class DumpOptions(msgspec.Struct, frozen=True, kw_only=True):

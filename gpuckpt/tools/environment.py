@@ -2,7 +2,8 @@
 
 Values are secrets and none of our business, but for the settings listed here: how libraries are
 to behave, and which rank of how many a process is. They are looked at to judge a dump and never
-written to an image, a journal or a log. What a program sets for itself later is not seen.
+written to an image, a journal or a log, but for the GPUs that a process could see, by their UUIDs.
+What a program sets for itself later is not seen.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 SETTINGS: Final = re.compile(
     r"NCCL_(P2P|CUMEM|CUMEM_HOST|NVLS|SHM|IB|MNNVL)_(DISABLE|ENABLE|LEVEL)"
     r"|TORCH_NCCL_(HEARTBEAT_TIMEOUT_SEC|ENABLE_MONITORING)"
-    r"|CUDA_VISIBLE_DEVICES|CUDA_MPS_PIPE_DIRECTORY|(CUDA|NVTX)_INJECTION(32|64)_PATH"
+    r"|CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|CUDA_MPS_PIPE_DIRECTORY|(CUDA|NVTX)_INJECTION(32|64)_PATH"
     r"|TF_FORCE_UNIFIED_MEMORY|UCX_TLS|UV_USE_IO_URING"
     r"|(LOCAL_)?WORLD_SIZE|(LOCAL_|GROUP_)?RANK|MASTER_ADDR"
     r"|OMPI_COMM_WORLD_(LOCAL_)?(SIZE|RANK)|PMI_(SIZE|RANK)"

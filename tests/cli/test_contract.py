@@ -206,6 +206,7 @@ def test_every_error_as_json(
         "job",
         "findings",
         "processes",
+        "gpus",
         "log",
         "excerpt",
     }

@@ -68,6 +68,11 @@ WRONG = [
     ("restore x --probe-timeout 0", "--probe-timeout: 0 makes no sense"),
     ("restore x --on-verify-fail explode", "--on-verify-fail: 'explode' is unknown"),
     ("restore x --force-gate driver", "--force-gate: 'driver' is not the id of a gate"),
+    ("restore x --gpu-map 0", "--gpu-map: '0' is no list of OLD=NEW"),
+    ("restore x --gpu-map 0=1,", "--gpu-map: '0=1,' is no list of OLD=NEW"),
+    ("restore x --gpu-map 0=1,1=1", "--gpu-map: GPU 1 is named twice"),
+    ("plan x --gpu-map 0=1,0=2", "--gpu-map: GPU 0 is named twice"),
+    ("restore x --gpu-map 0=1=2", "--gpu-map: '0=1=2' is no list of OLD=NEW"),
     ("restore x --force-gate ../x", "--force-gate: '../x' is not the id of a gate"),
     ("verify", "Missing argument 'IMAGE'"),
     ("show a b", "unexpected extra argument"),
@@ -183,6 +188,7 @@ def test_restore_options_reach_the_flow(gpuckpt: Callable[..., Ran], flows: Flow
         *("restore", "image", "--probe", "curl -f localhost", "--probe-timeout", "5"),
         *("--settle", "0", "--on-verify-fail", "kill"),
         *("--force-gate", "gate-driver", "--force-gate", "gate-cpu"),
+        *("--gpu-map", "0=1, GPU-6c9b=0"),
     ]
     assert gpuckpt(*line).code == 0
     asked = flows.requests[0]
@@ -190,3 +196,4 @@ def test_restore_options_reach_the_flow(gpuckpt: Callable[..., Ran], flows: Flow
     assert (asked.probe, asked.probe_timeout, asked.settle) == ("curl -f localhost", 5.0, 0.0)
     assert asked.on_verify_fail == "kill"
     assert asked.force_gates == {"gate-driver", "gate-cpu"}
+    assert asked.gpu_map == (("0", "1"), ("GPU-6c9b", "0"))

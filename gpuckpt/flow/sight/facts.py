@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gpuckpt.flow.gpu.visible import visible
 from gpuckpt.flow.sight.obstacles import cuda_states, destination
 from gpuckpt.flow.work.kin import Kin, kin, roots_below, starts_jobs
 from gpuckpt.model import CudaState, GpuUse, HostFacts, NvidiaFacts, Process, Tree
@@ -88,6 +89,13 @@ class DumpFacts:
         return tuple(
             pid for pid in self.tree.pids if self.states.get(pid, CudaState.NONE) != CudaState.NONE
         )
+
+    @property
+    def visible(self) -> dict[int, tuple[str, ...] | None]:
+        """The GPUs that each CUDA process could see, by UUID; None: all, or it cannot be told."""
+        gpus, cuda = self.nvidia.gpus if self.nvidia else (), set(self.cuda_pids)
+        tasks = (task for task in self.look.tasks if task.process.pid in cuda)
+        return {task.process.pid: visible(task.settings, gpus) for task in tasks}
 
     @property
     def gpu_bytes_known(self) -> bool:

@@ -171,6 +171,7 @@ def _process(
         parent_death=_parent_death(process, dumped),
         layout=around.layout,
         clock=around.clock,
+        visible=dumped.sight.facts.visible.get(process.pid),
     )
 
 

@@ -133,12 +133,10 @@ def test_a_job_without_gpus_does_not_ask_for_any() -> None:
     plain = samples.manifest(nvidia=None)
     assert compare.gates(plain, host(), None, Version("4.2.1")) == ()
     assert gates(plain, gpus=nvidia(driver="1.0")) == {}
-    assert compare.gpu_map(plain, nvidia()) == {}
 
 
 def test_gpu_count_model_memory_and_mig() -> None:
     first, second = samples.GPUS
-    assert set(gates(gpus=nvidia(first))) == {"gate-gpu-count"}
     other = replace(second, uuid="GPU-new", name="NVIDIA L4", compute_capability="8.9")
     model = only(gates(gpus=nvidia(first, other)))
     assert model.id == "gate-gpu-model"
@@ -160,40 +158,6 @@ def test_another_bus_id_is_warned_of() -> None:
     assert finding.id == "gate-gpu-bus"
     assert not finding.blocks
     assert "00000000:99:00.0" in finding.reason
-
-
-def test_the_same_gpus_need_no_map_in_whatever_order() -> None:
-    assert compare.gpu_map(samples.manifest(), nvidia()) == {}
-    assert compare.gpu_map(samples.manifest(), nvidia(*reversed(samples.GPUS))) == {}
-
-
-def test_new_gpus_are_mapped_in_their_order() -> None:
-    new = [replace(gpu, uuid=f"GPU-new-{gpu.index}") for gpu in samples.GPUS]
-    assert compare.gpu_map(samples.manifest(), nvidia(*new)) == {
-        samples.GPUS[0].uuid: "GPU-new-0",
-        samples.GPUS[1].uuid: "GPU-new-1",
-    }
-
-
-def test_a_gpu_that_stayed_is_mapped_to_itself() -> None:
-    first, second = samples.GPUS
-    new = replace(first, uuid="GPU-new")
-    moved = replace(second, index=0)
-    expected = {first.uuid: "GPU-new", second.uuid: second.uuid}
-    assert compare.gpu_map(samples.manifest(), nvidia(moved, new)) == expected
-    assert compare.gpu_map(samples.manifest(), nvidia(new, second)) == expected
-
-
-def test_gpus_are_paired_with_their_own_model() -> None:
-    first, second = samples.GPUS
-    small = replace(first, name="NVIDIA L4")
-    record = samples.manifest().nvidia
-    assert record
-    old = samples.manifest(nvidia=msgspec.structs.replace(record, gpus=(small, second)))
-    new = nvidia(
-        replace(second, index=0, uuid="GPU-big"), replace(small, index=1, uuid="GPU-small")
-    )
-    assert compare.gpu_map(old, new) == {small.uuid: "GPU-small", second.uuid: "GPU-big"}
 
 
 def record(**changes: Any) -> FileRecord:

@@ -13,7 +13,7 @@ from gpuckpt.flow.returning.ledger import Ledger
 from gpuckpt.flow.returning.target.standing import Standing, State, standings
 from gpuckpt.flow.sight.obstacles import check_answers
 from gpuckpt.flow.work.journal import Journal
-from gpuckpt.image import compare
+from gpuckpt.image.gpuplan import GpuPlan, gpu_plan
 from gpuckpt.image.outside import FileRecord
 from gpuckpt.tools import foreground
 from gpuckpt.tools.net import PortState
@@ -51,7 +51,8 @@ class TargetFacts:
     use, with their users. `running` are processes of this very job that are alive, from
     before the dump or from an earlier restore, which `restored` tells of; `copies` tell of others
     that look like it. `others` are restores going on now. `gpu_short` has the GPUs
-    with too little memory: the bytes needed, and who holds it, in words. `stays`: gpuckpt will be
+    with too little memory: the bytes needed, and who holds it, in words. `gpus` says which GPU
+    goes where: planned once, with what --gpu-map `asked`. `stays`: gpuckpt will be
     the parent of the job to its end. `carried` tells how the files that the image carries stand
     here, `rooms` how many bytes their folders take, None if not even names.
     """
@@ -79,10 +80,18 @@ class TargetFacts:
     stays: bool = False
     carried: tuple[Standing, ...] = ()
     rooms: Mapping[str, int | None] = field(default_factory=dict)
+    asked: tuple[tuple[str, str], ...] = ()
+    gpus: GpuPlan | None = None
 
 
-def gather(tools: Toolbox, manifest: Manifest, *, stays: bool = False) -> TargetFacts:
-    """Look at all of it once.
+def gather(
+    tools: Toolbox,
+    manifest: Manifest,
+    *,
+    stays: bool = False,
+    gpu_map: tuple[tuple[str, str], ...] = (),
+) -> TargetFacts:
+    """Look at all of it once; `gpu_map` has pairs of GPUs, by the names the user gave them.
 
     Raises:
         HostUnfit: a filesystem that the job needs does not answer.
@@ -119,6 +128,7 @@ def gather(tools: Toolbox, manifest: Manifest, *, stays: bool = False) -> Target
         running=running,
         copies=tuple(doubts.copies(tools, manifest, running)),
         stays=stays,
+        asked=gpu_map,
         carried=stand,
         rooms={
             folder: tools.carried.room(folder)
@@ -151,6 +161,7 @@ def fake_link(remap: RemapRecord) -> str:
 def look_again(tools: Toolbox, manifest: Manifest, facts: TargetFacts) -> TargetFacts:
     """Look once more at what may pass by itself: numbers, ports, GPU memory."""
     nvidia = tools.nvidia.facts()
+    plan = facts.gpus.renewed(nvidia) if facts.gpus else _plan(manifest, nvidia, facts.asked)
     return replace(
         facts,
         taken=_taken(tools, manifest),
@@ -159,7 +170,8 @@ def look_again(tools: Toolbox, manifest: Manifest, facts: TargetFacts) -> Target
         ports=tuple(_port(tools, listener) for listener in manifest.outside.listeners),
         locked=_locked(tools, manifest.outside.locks),
         nvidia=nvidia,
-        gpu_short=_gpu_short(tools, manifest, nvidia),
+        gpus=plan,
+        gpu_short=_gpu_short(tools, manifest, nvidia, plan),
     )
 
 
@@ -171,13 +183,20 @@ def _taken(tools: Toolbox, manifest: Manifest) -> dict[int, Process | None]:
     return {number: user for number, user in found.items() if number not in given_back}
 
 
+def _plan(
+    manifest: Manifest, nvidia: NvidiaFacts | None, asked: tuple[tuple[str, str], ...]
+) -> GpuPlan:
+    uses = manifest.nvidia.uses if manifest.nvidia is not None else ()
+    return gpu_plan(manifest, nvidia, asked, memory_need(uses, {}))
+
+
 def _gpu_short(
-    tools: Toolbox, manifest: Manifest, nvidia: NvidiaFacts | None
+    tools: Toolbox, manifest: Manifest, nvidia: NvidiaFacts | None, plan: GpuPlan
 ) -> dict[str, tuple[int, str]]:
     """Return the GPUs without enough free memory: what is needed, and who holds what there."""
     if manifest.nvidia is None or nvidia is None or not manifest.nvidia.uses:
         return {}
-    need = memory_need(manifest.nvidia.uses, compare.gpu_map(manifest, nvidia))
+    need = memory_need(manifest.nvidia.uses, plan.map)
     return {
         gpu.uuid: (need[gpu.uuid], holders(tools, gpu.uuid))
         for gpu in nvidia.gpus

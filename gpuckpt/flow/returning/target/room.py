@@ -67,7 +67,7 @@ def memory_gpu(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
                 f"GPU {gpu.index} {gpu.uuid}",
                 f"GPU {gpu.index} has {size(gpu.memory_free)} free, the job needs {size(need)}; "
                 f"{held}.",
-                "End what holds the GPU's memory and retry.",
+                "End what holds the GPU's memory and retry, or choose another GPU with --gpu-map.",
             )
 
 

@@ -47,7 +47,7 @@ def criu(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
 
 def gates(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
     """Kernel, CPU, C library, driver and GPUs against those of the image."""
-    yield from compare.gates(manifest, facts.host, facts.nvidia, facts.criu)
+    yield from compare.gates(manifest, facts.host, facts.nvidia, facts.criu, facts.gpus)
 
 
 def privilege(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
