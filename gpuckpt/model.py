@@ -187,11 +187,15 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """A device file that a process still holds, by descriptor (`fd`) or by mapping (None)."""
+    """A device file that a process still holds, by descriptor (`fd`) or by mapping (None).
+
+    `number` is the device's, as st_rdev has it, where that was asked for.
+    """
 
     pid: int
     fd: int | None
     path: str
+    number: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

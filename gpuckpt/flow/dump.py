@@ -120,6 +120,8 @@ class _Dump:
         if not self.cuda.pids:
             self.record.reporter.note("no process of the tree uses CUDA: CRIU alone is enough")
         self.taking.take_gpu(self.request.lock_timeout)
+        options = replace(self.sight.options, stand_ins=self.taking.stand_ins or None)
+        self.sight = replace(self.sight, options=options)
 
     def _stream(self, stage: Stage) -> None:
         """Run CRIU; its hook makes the commit while the tree is frozen."""
@@ -142,7 +144,7 @@ class _Dump:
                 store=packers[0].store,
                 abort=lambda: _abort(packers),
                 commit=commit,
-                options=sight.options,
+                options=self.sight.options,
                 leave_running=self.request.leave_running,
                 stop_fd=self.interrupts.fd,
                 deadline=deadline(size),
@@ -168,6 +170,8 @@ class _Dump:
         with self.record.phase("commit", str(self.sight.output), stoppable=False):
             self.taking.note("commit")
             self.tree = self.taking.relist()
+            if self.taking.stand_ins:  # what was opened since the last look has none
+                self.taking.check_devices()
             dumped = records.Dumped(
                 sight=self.sight,
                 tree=self.tree,

@@ -21,11 +21,11 @@ from gpuckpt.flow.leftovers.recover import recover
 from gpuckpt.flow.request import RestoreRequest, RestoreResult
 from gpuckpt.flow.returning.binding import bind
 from gpuckpt.flow.returning.ledger import remember
+from gpuckpt.flow.returning.options import repeated
 from gpuckpt.flow.returning.placing import Placing
 from gpuckpt.flow.returning.proof import Proof
 from gpuckpt.flow.returning.target.facts import gather
 from gpuckpt.flow.returning.target.judge import PATIENCE, judge, refusal, wait_for_room
-from gpuckpt.flow.taking.records import repeated
 from gpuckpt.flow.work.history import History, record_of
 from gpuckpt.flow.work.operation import Operation
 from gpuckpt.flow.work.tasks import below_me, end_restored

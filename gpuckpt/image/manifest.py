@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FORMAT = "gpuckpt-image-1"
-KNOWN_NEEDS = frozenset({"criu-stream", "cuda-in-pages", "cuda-parked"})
+KNOWN_NEEDS = frozenset({"criu-stream", "cuda-in-pages", "cuda-parked", "device-stand-ins"})
 LARGEST_MANIFEST = 64 << 20
 
 
@@ -104,7 +104,10 @@ class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DumpOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a restore must repeat to CRIU; `tcp_by_itself`: nobody has asked for that `tcp`."""
+    """What a restore must repeat to CRIU.
+
+    `tcp_by_itself`: nobody has asked for that `tcp`; `stand_ins`: for devices of forked children.
+    """
 
     tcp: TcpPolicy
     file_locks: bool
@@ -113,6 +116,7 @@ class DumpOptions(msgspec.Struct, frozen=True, kw_only=True):
     leave_running: bool
     external_unix: bool = False
     tcp_by_itself: bool = False
+    stand_ins: bool = False
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,13 +28,14 @@ from gpuckpt.errors import (
 from gpuckpt.model import TcpPolicy, Version
 from gpuckpt.tools.criuend import LARGEST_LOG, Watch
 from gpuckpt.tools.criunames import Names
-from gpuckpt.tools.criuwatch import Hook, Talk, supervise
+from gpuckpt.tools.criuplugin import library
+from gpuckpt.tools.criuwatch import Hook, Talk, opened, supervise
 from gpuckpt.tools.foreground import is_ours, kept
 from gpuckpt.tools.run import Command
 from gpuckpt.tools.streamer import Capture, Serve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from gpuckpt.tools.run import Runner
 
@@ -62,6 +63,8 @@ class CriuOptions:
     """What a dump chooses and its restore must repeat; `ghost_limit` in bytes.
 
     `drop_waiting`: connections that nobody has accepted go without a word.
+    `stand_ins` are the numbers of devices that a dump may take though CRIU has no code for them;
+    a restore needs no numbers, but not None.
     """
 
     tcp: TcpPolicy = TcpPolicy.NONE
@@ -71,6 +74,7 @@ class CriuOptions:
     link_remap: bool = False
     external_unix: bool = False
     ghost_limit: int = 1 << 30
+    stand_ins: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,12 +239,14 @@ class Criu:
         self, argv: list[str], options: CriuOptions, talk: Talk, stdin: int | None = None
     ) -> None:
         work = talk.hook.work
-        # an empty libdir keeps CRIU's CUDA plugin out: two owners of the driver's state clash
-        argv += ["--stream", _ALONE, "--libdir", str(talk.hook.empty)]
+        # a libdir of our own keeps CRIU's CUDA plugin out: two owners of the driver's state clash
+        argv += ["--stream", _ALONE, "--libdir", str(talk.hook.plugins)]
+        if options.stand_ins is not None:
+            (talk.hook.plugins / "gpuckpt.so").write_bytes(library(options.stand_ins))
         level = "-v4" if os.environ.get(DEBUG) else "-v3"
         argv += ["-W", str(work), "-o", talk.watch.log.name, level, "--manage-cgroups=ignore"]
         argv += ["--action-script", str(talk.hook.script), *_shared(options)]
-        with _folder(work) as folder, (work / "criu.out").open("wb") as output:
+        with opened(work) as folder, (work / "criu.out").open("wb") as output:
             argv += ["-D", f"/proc/self/fd/{folder}"]
             child = self._runner.start(
                 Command(
@@ -256,19 +262,6 @@ class Criu:
         with child:
             talk.server.start(child.pid)
             supervise(child, talk)
-
-
-@contextmanager
-def _folder(path: Path) -> Iterator[int]:
-    """Open a folder for a child to find under /proc/self/fd.
-
-    CRIU cuts the socket's path, made from -D as given, at 107 bytes.
-    """
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def _shared(options: CriuOptions) -> list[str]:

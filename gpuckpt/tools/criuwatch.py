@@ -35,13 +35,13 @@ class Hook:
         """Prepare a script in `work` that asks when CRIU reaches `action`."""
         self.work = work
         self.script = work / "hook"
-        self.empty = work / "no-plugins"
+        self.plugins = work / "plugins"
         self._action = action
         self.decided = False
 
     def __enter__(self) -> Self:
         """Write the script and open the way it will talk through."""
-        self.empty.mkdir(mode=0o700, exist_ok=True)
+        self.plugins.mkdir(mode=0o700, exist_ok=True)
         self.ask, self._asked = os.pipe2(os.O_CLOEXEC)
         self._verdict, self._answer = os.pipe2(os.O_CLOEXEC)
         # CRIU closes descriptors it did not open, so the script goes through our /proc entries;
@@ -78,6 +78,19 @@ class Talk:
     verdict: Callable[[], None]
     abort: Callable[[], None]
     watch: Watch
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """Open a folder for a child to find under /proc/self/fd.
+
+    CRIU cuts the socket's path, made from -D as given, at 107 bytes.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def supervise(child: Child, talk: Talk) -> None:

@@ -14,6 +14,7 @@ from gpuckpt.tools.above import Above, above
 from gpuckpt.tools.cgroups import Cgroups
 from gpuckpt.tools.descriptors import Descriptor, descriptors
 from gpuckpt.tools.environment import Environment, environment
+from gpuckpt.tools.forks import inherited
 from gpuckpt.tools.handles import LostWatch, Pidfd, lost_watches, pidfds
 from gpuckpt.tools.held import DeletedFile, DeviceNode, Terminal, held
 from gpuckpt.tools.locks import HeldLock, LockRival, rivals
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from gpuckpt.model import Process, Tree
+    from gpuckpt.model import DeviceUse, Process, Tree
     from gpuckpt.tools.threads import Thread
 
 _IPC: Final = "/dev/shm/cuda.shm."  # noqa: S108 - what CUDA's driver makes for memory it shares
@@ -80,6 +81,7 @@ class Look:
 
     `above` are its ancestors, nearest first; `tracers` the names of those who trace any of it.
     `strays` are processes outside the tree in sessions or groups that it leads.
+    `inherited` is what of GPUs processes of the tree have in common, as after a fork.
     `shared_by` has all processes of the host that map the files of CUDA IPC which the tree maps.
     """
 
@@ -108,6 +110,7 @@ class Look:
     odd_files: tuple[OddFile, ...] = ()
     huge_left: int | None = None
     strays: tuple[Stat, ...] = ()
+    inherited: frozenset[DeviceUse] = frozenset()
 
 
 def look(root: Path, tree: Tree, ancestors: tuple[int, ...]) -> Look:
@@ -162,6 +165,7 @@ def look(root: Path, tree: Tree, ancestors: tuple[int, ...]) -> Look:
             root, [(one.process.pid, one.descriptors, one.mapped) for one in here], known
         ),
         strays=_strays(everybody, tree),
+        inherited=inherited(root, tree.pids),
     )
 
 

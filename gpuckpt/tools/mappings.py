@@ -111,7 +111,7 @@ def mapped_by(root: Path, names: set[str]) -> dict[str, tuple[int, ...]]:
 def behind(process: Path | str, mapped: Mapped) -> Behind | None:
     """Look at the file itself, whatever became of its name; None if that cannot be done."""
     try:
-        found = os.stat(area_link(process, mapped))
+        found = os.stat(area_link(process, mapped.area))
     except OSError:
         return None
     node = stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode)
@@ -127,8 +127,8 @@ def behind(process: Path | str, mapped: Mapped) -> Behind | None:
     )
 
 
-def area_link(process: Path | str, mapped: Mapped) -> str:
-    """Return the link that leads to the mapped file."""
-    start, _, end = mapped.area.partition("-")
+def area_link(process: Path | str, area: str) -> str:
+    """Return the link that leads to the file mapped at these addresses."""
+    start, _, end = area.partition("-")
     # map_files has no leading zeros, maps pads to eight digits
     return f"{process}/map_files/{int(start, 16):x}-{int(end, 16):x}"

@@ -123,7 +123,7 @@ def _opened(
             )
             if not hidden and _carried(fd.kind == "file", fd.deleted, fd.links, mount):
                 continue
-            bytes_ = fd.bytes if fd.kind == "file" and not fd.deleted else None
+            bytes_ = _bytes(fd.bytes, fd.links, fd.deleted) if fd.kind == "file" else None
             yield from _odd(pid, fd.fd, fd.target, mount, "hidden" if hidden else "", bytes_)
 
 
@@ -147,7 +147,7 @@ def _behind(process: str, pid: int, area: Mapped, known: Mapping[int, Mount]) ->
     found = behind(process, area)
     if found is None or not found.regular:
         return
-    path = area_link(process, area)
+    path = area_link(process, area.area)
     try:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
@@ -162,8 +162,14 @@ def _behind(process: str, pid: int, area: Mapped, known: Mapping[int, Mount]) ->
         return
     hidden = not area.deleted and _hidden(area.target, path, found.device, found.inode)
     if hidden or not _carried(found.regular, area.deleted, found.links, mount):
-        bytes_ = found.bytes if area.shared and not area.deleted else None
+        goes = area.shared or (area.deleted and found.links)
+        bytes_ = _bytes(found.bytes, found.links, area.deleted) if goes else None
         yield from _odd(pid, None, area.target, mount, "hidden" if hidden else "", bytes_)
+
+
+def _bytes(count: int, links: int, deleted: bool) -> int | None:
+    """Return what a file adds to the image; one that has another name is counted with those."""
+    return count if not deleted else 0 if links else None
 
 
 def _denied(path: str) -> bool:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from gpuckpt.errors import NoSuchProcess, NotPrivileged
 from gpuckpt.model import DeviceUse, Process, ProcessRef, Tree
 from gpuckpt.tools.descriptors import plain, targets
+from gpuckpt.tools.forks import inherited
 from gpuckpt.tools.look import Look, look
 from gpuckpt.tools.mappings import mappings
 from gpuckpt.tools.procfs import (
@@ -142,6 +143,10 @@ class Proc:
             NotPrivileged: a process may not be looked into; an empty answer would be a lie.
         """
         return tuple(use for pid in pids for use in self._gpu_side(pid)[0])
+
+    def inherited(self, pids: Iterable[int]) -> frozenset[DeviceUse]:
+        """Return what of GPUs each of the processes has in common with another one of them."""
+        return inherited(self.root, pids)
 
     def _gpu_side(self, pid: int) -> tuple[list[DeviceUse], bool]:
         """Return the devices of one process, and whether it maps libcuda."""

@@ -98,6 +98,7 @@ class FakeHost:
     probe_answer: str = ""
     adopting: bool = False
     leftover: int = 0
+    inherited: frozenset[DeviceUse] = frozenset()
     busy: set[int] = field(default_factory=set)
     busy_rounds: int = 1 << 30
     stuck: set[int] = field(default_factory=set)  # whose restore the driver refuses
@@ -283,6 +284,9 @@ class _Proc:
         ]
         left = [DeviceUse(pid, 7, "/dev/nvidia0") for pid in listed if pid == self.host.leftover]
         return (*held, *left)
+
+    def inherited(self, pids: Iterable[int]) -> frozenset[DeviceUse]:
+        return self.host.inherited.intersection(self.devices(pids))
 
     def look(self, tree: Tree) -> Look:
         return Look(tasks=tuple(Task(one) for one in tree.processes))

@@ -21,7 +21,7 @@ from gpuckpt.flow.gpu.rounds import LONG_TRY_SECONDS, try_seconds
 from gpuckpt.flow.request import DumpRequest, DumpResult
 from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.flow.work.journal import Entry, Journal
-from gpuckpt.model import CudaOutcome, CudaState, ProcessRef
+from gpuckpt.model import CudaOutcome, CudaState, DeviceUse, ProcessRef
 from tests.fakes.host import ROOT_PID, FakeHost, Fault, NoCriu, process
 
 if TYPE_CHECKING:
@@ -113,6 +113,30 @@ def test_a_device_left_open_ends_the_dump_by_name(tmp_path: Path) -> None:
         run(host, tmp_path)
     assert host.cuda == before.cuda
     assert host.processes == before.processes
+
+
+def test_what_children_have_inherited_gets_a_stand_in(tmp_path: Path) -> None:
+    """The restore must know of it; what is opened at the last moment has none."""
+    host = FakeHost.with_job()
+    host.leftover = ROOT_PID + 3
+    host.inherited = frozenset({DeviceUse(ROOT_PID + 3, 7, "/dev/nvidia0", 195 << 8)})
+    manifest = run(host, tmp_path).manifest
+    assert manifest.options.stand_ins
+    assert "device-stand-ins" in manifest.needs
+    assert not run(
+        FakeHost.with_job(), tmp_path, output=tmp_path / "other"
+    ).manifest.options.stand_ins
+
+    def opens(host: FakeHost) -> None:
+        host.leftover = ROOT_PID
+
+    host, before = FakeHost.with_job(), FakeHost.with_job()
+    host.leftover = ROOT_PID + 3
+    host.inherited = frozenset({DeviceUse(ROOT_PID + 3, 7, "/dev/nvidia0", 195 << 8)})
+    host.fault = Fault(number_of("criu.commit", tmp_path / "good"), opens, "before")
+    with pytest.raises(GpuLeftover, match=f"pid {ROOT_PID} fd 7 is /dev/nvidia0"):
+        run(host, tmp_path, output=tmp_path / "third")
+    assert host.cuda == before.cuda
 
 
 def test_a_lock_that_never_comes_is_given_up(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def plan(operator: Field, job: Job) -> tuple[int, dict[str, str]]:
         ("nvml-unloaded", {"nvml-unloaded": "blocker"}),
         ("managed", {"managed-memory": "blocker"}),
         ("exported", {"gpu-memory-exported": "blocker"}),
-        ("forked", {"gpu-without-cuda": "blocker"}),
+        ("forked", {"gpu-inherited": "warning"}),
         ("offered", {"cuda-ipc": "warning"}),
     ],
 )

@@ -211,7 +211,8 @@ class Field:
         """End every job, restored ones by the pids that the restore gave."""
         for child in self.children:
             if child.poll() is None:
-                child.kill()
+                with suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)  # what it has forked included
             child.wait()
         for pid in self.restored:
             with suppress(ProcessLookupError):

@@ -201,13 +201,15 @@ def test_files_in_memory(tmp_path: Path) -> None:
         "h = open('m/lib', 'w+b'); h.write(b'x' * 4096); h.flush()\n"
         "import ctypes; libc = ctypes.CDLL(None); libc.mmap.restype = ctypes.c_void_p\n"
         "libc.mmap(None, 4096, 1, 2, h.fileno(), 0); h.close()\n"
+        "s = open('m/temp', 'w+b'); s.write(b'x' * 4096); s.flush(); os.link('m/temp', 'm/sem')\n"
+        "os.unlink('m/temp'); sem = mmap.mmap(s.fileno(), 4096); s.close()\n"
         "folder = os.open('m', 0)"
     )
     with mounted(tmp_path / "m") as folder, target(tmp_path, code) as pid:
         seen = facts(pid)
         (found,) = [one for one in judge_dump(seen, DumpChoices()) if one.id == "memory-file"]
         assert (found.object, found.blocks) == (str(folder / "lib"), False)
-        assert seen.carried_bytes == 4096
+        assert seen.carried_bytes == 2 * 4096
         assert all("gone" not in one.path for one in seen.look.odd_files)
 
 

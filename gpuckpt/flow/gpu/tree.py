@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from gpuckpt.errors import (
     CudaCallFailed,
-    GpuLeftover,
     GpuMemoryShort,
     GpuStepFailed,
 )
@@ -154,24 +153,6 @@ class CudaTree:
         except CudaCallFailed as why:
             raise self._translated(why) from why
         self._freed = freed(self._tools, before) if before else {}
-
-    def check_leftovers(self, pids: Iterable[int]) -> None:
-        """Make sure that no process of the tree still holds a GPU device.
-
-        Raises:
-            GpuLeftover: one does, so CRIU could not dump it.
-        """
-        left = self._tools.proc.devices(pids)
-        if left:
-            names = ", ".join(
-                f"pid {use.pid} {'maps' if use.fd is None else f'fd {use.fd} is'} {use.path}"
-                for use in left[:8]
-            )
-            raise GpuLeftover(
-                f"GPU devices stayed open after the driver's checkpoint: {names}",
-                hint="Usual causes: children forked after CUDA had started, a profiler, "
-                "gdrcopy, RDMA, or a driver older than 570 with NVML in use.",
-            )
 
     def bring_back(self, gpu_map: Mapping[str, str] | None = None) -> None:
         """Bring every process that still lives to the state it was in first.

@@ -69,16 +69,21 @@ def frozen(manifest: Manifest, before: Moment, after: Moment) -> Iterator[Findin
             )
 
 
-def outputs(look: Look) -> Iterator[Finding]:
-    """Whoever had the other end of a pipe has not come along: output ends most programs."""
+def outputs(manifest: Manifest, look: Look) -> Iterator[Finding]:
+    """Whoever had the other end of a pipe has not come along: output ends most programs.
+
+    Not of a pipe that nobody outside had at the dump: its end was gone before, or goes by itself.
+    """
+    had = {(one.pid, one.fd) for one in manifest.outside.pipes}
     opened = [(task.process.pid, fd) for task in look.tasks for fd in task.descriptors]
     pipes = [(pid, fd) for pid, fd in opened if fd.kind == "pipe"]
     outside = {one.inode for one in look.pipes}
     read = outside | {fd.inode for _, fd in pipes if fd.reads}
     written = outside | {fd.inode for _, fd in pipes if fd.writes}
+    lost = {fd.inode for pid, fd in pipes if (pid, fd.fd) in had}
     for pid, fd in pipes:
         alone = fd.inode not in (read if fd.writes else written)
-        if fd.fd in STANDARD and alone:
+        if fd.fd in STANDARD and alone and fd.inode in lost:
             yield lost_end(pid, fd.fd, writes=fd.writes)
 
 

@@ -86,7 +86,7 @@ class Proof:
         return [
             *doubts.frozen(manifest, before, after),
             *doubts.ended(manifest, after),
-            *doubts.outputs(seen),
+            *doubts.outputs(manifest, seen),
             *doubts.connections(manifest, seen),
             *doubts.clock(tools, manifest),
             *doubts.copies(tools, manifest, (*tree.pids, os.getpid())),

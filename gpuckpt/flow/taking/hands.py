@@ -17,6 +17,7 @@ from gpuckpt.errors import (
     UndoIncomplete,
 )
 from gpuckpt.flow.gpu.condition import conditions
+from gpuckpt.flow.gpu.devices import check_leftovers
 from gpuckpt.flow.gpu.tree import CudaTree
 from gpuckpt.flow.leftovers.found import linked
 from gpuckpt.flow.work.journal import noun
@@ -25,11 +26,15 @@ from gpuckpt.flow.work.undo import Undo
 if TYPE_CHECKING:
     from gpuckpt.flow.sight.look import Sight
     from gpuckpt.flow.work.operation import Operation
-    from gpuckpt.model import Process, Tree
+    from gpuckpt.model import DeviceUse, Process, Tree
 
 
 class Taking:
-    """A tree that is worked on; `frozen_from` is when its lock began."""
+    """A tree that is worked on.
+
+    `frozen_from` is when its lock began, `stand_ins` are the numbers of GPU devices that forked
+    children hold without any use for them.
+    """
 
     def __init__(self, operation: Operation, sight: Sight, image: str = "") -> None:
         """Write the journal entry; nothing else is touched yet."""
@@ -39,6 +44,8 @@ class Taking:
         )
         self.undo = Undo()
         self.frozen_from = 0.0
+        self.stand_ins: frozenset[int] = frozenset()
+        self._inherited: frozenset[DeviceUse] = frozenset()
         self._operation = operation
         self._tools = operation.tools
         self._record = operation.record
@@ -68,10 +75,22 @@ class Taking:
             step.say(f"{_pids(self.cuda.pids)}, {rounds} round{'s' * (rounds > 1)}")
         if self.cuda.pids:
             with self._record.phase("gpu-out", "GPU memory to host memory") as step:
-                self._joined(self.relist(), "checkpoint", uses=self.cuda.measure())
+                tree = self.relist()
+                self._joined(tree, "checkpoint", uses=self.cuda.measure())
+                # after the checkpoint nobody can tell any more whose it was
+                self._inherited = self._tools.proc.inherited(tree.pids)
                 self.cuda.checkpoint()
                 step.advance(self.cuda.bytes)
-        self.cuda.check_leftovers(self.relist().pids)
+        self.stand_ins = self.check_devices()
+
+    def check_devices(self) -> frozenset[int]:
+        """Look that no GPU device is left open, and return the numbers of those that may be.
+
+        Raises:
+            GpuLeftover: one is left open that may not be.
+        """
+        pids = self.relist().pids
+        return check_leftovers(self._tools, pids, self.cuda.first, self._inherited)
 
     def give_back(self) -> None:
         """Let every CUDA process go on as before; there is no stopping in the middle of it."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from gpuckpt import __version__
+from gpuckpt.flow.sight.rules.gpu import GPU_NODE
 from gpuckpt.image.manifest import (
     BindingRecord,
     DumpOptions,
@@ -29,7 +30,6 @@ from gpuckpt.image.outside import (
 )
 from gpuckpt.model import CudaState
 from gpuckpt.tools import criuimage
-from gpuckpt.tools.criu import CriuOptions
 from gpuckpt.tools.environment import IDENTITY
 
 if TYPE_CHECKING:
@@ -140,6 +140,8 @@ def _needs(dumped: Dumped) -> tuple[str, ...]:
         needs.append("cuda-in-pages")
     if any(dumped.threads.values()):
         needs.append("cuda-parked")
+    if dumped.sight.options.stand_ins is not None:
+        needs.append("device-stand-ins")
     return tuple(needs)
 
 
@@ -203,6 +205,7 @@ def _options(dumped: Dumped) -> DumpOptions:
         shell_job=options.shell_job,
         link_remap=options.link_remap,
         external_unix=options.external_unix,
+        stand_ins=options.stand_ins is not None,
         leave_running=dumped.leave_running,
     )
 
@@ -212,7 +215,7 @@ def _outside(tools: Toolbox, dumped: Dumped, prefixes: set[str]) -> Outside:
     opened = dumped.opened
     look = dumped.sight.facts.look
     return Outside(
-        files=tuple(_file(tools, file) for file in opened.files),
+        files=tuple(_file(tools, one) for one in opened.files if not GPU_NODE.fullmatch(one.path)),
         listeners=tuple(
             ListenerRecord(protocol=one.protocol, address=one.address, port=one.port)
             for one in opened.listeners
@@ -283,16 +286,4 @@ def _totals(files: tuple[FileEntry, ...]) -> Totals:
         raw=sum(entry.raw_size for entry in files),
         stored=sum(entry.stored_size for entry in files),
         pages=sum(entry.raw_size for entry in files if entry.name.startswith("pages-")),
-    )
-
-
-def repeated(manifest: Manifest) -> CriuOptions:
-    """Return what a restore says to CRIU: just what the dump had said."""
-    options = manifest.options
-    return CriuOptions(
-        tcp=options.tcp,
-        file_locks=options.file_locks,
-        shell_job=options.shell_job,
-        link_remap=options.link_remap,
-        external_unix=options.external_unix,
     )

@@ -42,6 +42,9 @@ class ProcTool(Protocol):
     def devices(self, pids: Iterable[int]) -> tuple[DeviceUse, ...]:
         """Return every GPU-like device file the processes hold by descriptor or mapping."""
 
+    def inherited(self, pids: Iterable[int]) -> frozenset[DeviceUse]:
+        """Return what of GPUs each of the processes has in common with another one of them."""
+
     def look(self, tree: Tree) -> Look:
         """Return all that matters of a tree before a dump, read only."""
 

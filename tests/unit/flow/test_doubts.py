@@ -8,6 +8,9 @@ import msgspec
 import pytest
 
 from gpuckpt.flow.returning import doubts
+from gpuckpt.image.outside import PipeRecord
+from gpuckpt.tools.descriptors import Descriptor
+from gpuckpt.tools.look import Look, Task
 from gpuckpt.tools.signs import Signs
 from tests.fakes.host import ROOT_PID, FakeHost, process
 from tests.image_samples import manifest as sample
@@ -32,6 +35,18 @@ def test_the_end_of_a_child(clock: float, started: int, told: bool) -> None:
     manifest = msgspec.structs.replace(sample(), tree=(root, child))
     here = doubts.Moment({root.pid: Signs(0, {})}, frozenset())
     assert [one.id for one in doubts.ended(manifest, here)] == ["child-ended"] * told
+
+
+def test_a_pipe_that_was_broken_already() -> None:
+    """Not told: nobody had its other end at the dump either, and the job lives with that."""
+    opened = tuple(
+        Descriptor(fd, f"pipe:[{fd}]", "pipe", inode=fd, reads=False, writes=True) for fd in (1, 2)
+    )
+    look = Look(tasks=(Task(process(ROOT.pid), descriptors=opened),))
+    had = PipeRecord(pid=ROOT.pid, fd=2, writes=True, holder="tee")
+    outside = msgspec.structs.replace(sample().outside, pipes=(had,))
+    manifest = msgspec.structs.replace(sample(), outside=outside)
+    assert [one.object for one in doubts.outputs(manifest, look)] == ["fd 2 stderr"]
 
 
 def test_a_copy_is_not_what_the_job_itself_has_started(tmp_path: Path) -> None:

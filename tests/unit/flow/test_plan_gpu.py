@@ -12,7 +12,7 @@ import pytest
 
 from gpuckpt.flow.sight.plan import judge_dump
 from gpuckpt.flow.sight.rules.rule import DumpChoices
-from gpuckpt.model import CudaState, GpuUse, NvidiaFacts, Tree
+from gpuckpt.model import CudaState, DeviceUse, GpuUse, NvidiaFacts, Tree
 from gpuckpt.tools.above import Above
 from gpuckpt.tools.descriptors import Descriptor
 from gpuckpt.tools.held import DeviceNode
@@ -150,6 +150,22 @@ def test_who_holds_a_gpu_without_cuda(comm: str, argv: str, words: str) -> None:
     (found,) = judge(known)
     assert (found.id, found.pid) == ("gpu-without-cuda", 120)
     assert words in found.reason
+
+
+def test_what_a_fork_has_left_with_children() -> None:
+    listed = (process(100), process(110, 100), process(120, 110), process(130, 110))
+    nodes = tuple(DeviceNode(pid, 4, "/dev/nvidia0", False, 195, 0) for pid in (110, 120, 130))
+    shared = frozenset(DeviceUse(node.pid, 4, "/dev/nvidia0") for node in nodes)
+    seen = {"tasks": tuple(map(task, listed)), "nodes": nodes, "inherited": shared}
+    (found,) = judge(cuda_facts(look=seen))
+    assert (found.id, found.blocks, found.pid) == ("gpu-inherited", False, 120)
+    assert "Process 120 and 1 more have" in found.reason
+    # one that a child has opened for itself besides
+    own = DeviceNode(130, 9, "/dev/nvidiactl", False, 195, 255)
+    known = cuda_facts(look=seen | {"nodes": (*nodes, own)})
+    assert told(known) == [("gpu-without-cuda", True), ("gpu-inherited", False)]
+    # nobody here has CUDA: whose they are cannot be told
+    assert told(cuda_facts(look=seen, states={}))[0] == ("gpu-without-cuda", True)
 
 
 RIGHT = {

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.flow.sight.rules.rule import Rule, descriptor, size
-from gpuckpt.model import CudaState, blocker, warning
+from gpuckpt.model import CudaState, DeviceUse, blocker, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gpuckpt.flow.sight.facts import DumpFacts
     from gpuckpt.flow.sight.rules.rule import DumpChoices
     from gpuckpt.model import Finding, Gpu
+    from gpuckpt.tools.held import DeviceNode
     from gpuckpt.tools.look import Task
 
 # all that the driver makes, except the files of GPUDirect Storage, which no checkpoint covers
@@ -88,11 +89,11 @@ def _mps_pipe(task: Task) -> str:
 
 
 def gpu_without_cuda(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
-    """Forked children hold GPU files that no driver call will release."""
+    """No driver call releases the GPU files of a process that the driver does not know."""
     told = {*facts.cuda_pids, *facts.unasked}
     tasks = {task.process.pid: task for task in facts.look.tasks}
     for node in facts.look.nodes:
-        if node.pid in told or not GPU_NODE.fullmatch(node.path):
+        if node.pid in told or not GPU_NODE.fullmatch(node.path) or _inherited(facts, node):
             continue
         told.add(node.pid)
         what, remedy = _holder(tasks.get(node.pid), tasks)
@@ -104,6 +105,31 @@ def gpu_without_cuda(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
             remedy,
             node.pid,
         )
+
+
+def gpu_inherited(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """What a fork has left in a child's hands is of no use to it: a stand-in will do."""
+    cuda = {*facts.cuda_pids, *facts.unasked}
+    found = [one for one in facts.look.nodes if one.pid not in cuda and _inherited(facts, one)]
+    if found:
+        pids = sorted({one.pid for one in found})
+        who = f"Process {pids[0]}" + (f" and {len(pids) - 1} more" if len(pids) > 1 else "")
+        hold = "have" if len(pids) > 1 else "has"
+        yield warning(
+            "gpu-inherited",
+            descriptor(found[0].fd, found[0].path),
+            f"{who} {hold} the GPU's device files from a process with CUDA by a fork, and cannot "
+            "use CUDA by them; a restore gives /dev/zero instead.",
+            "Nothing to do. Workers that are started by spawn or forkserver have none.",
+            pids[0],
+        )
+
+
+def _inherited(facts: DumpFacts, node: DeviceNode) -> bool:
+    """Whether it is an open file or mapping that a process with CUDA has made."""
+    use = DeviceUse(node.pid, node.fd, node.path)
+    known = GPU_NODE.fullmatch(node.path) and facts.cuda_pids
+    return bool(known) and use in facts.look.inherited
 
 
 def _holder(task: Task | None, tasks: dict[int, Task]) -> tuple[str, str]:
@@ -192,6 +218,7 @@ RULES: Final[tuple[Rule, ...]] = (
     persistence_off,
     mps,
     gpu_without_cuda,
+    gpu_inherited,
     gpu_failed,
     gpu_suspended,
     gpu_shared,
