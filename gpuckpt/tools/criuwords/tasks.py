@@ -115,6 +115,12 @@ TASKS: Final = (
         "See whether it runs, then dump again.",
     ),
     Rule(
+        # the line after it may name another thread of the process, or one that was seen before
+        r"si_code=[23] si_pid=(?P<pid>\d+) si_status=(?P<signal>\d+)",
+        "{who} was ended by signal {signal} while it was being read",
+        "Somebody, a watchdog or a limit on memory ends processes here: see who, and try again.",
+    ),
+    Rule(
         r"cg: BUG at |Child \d+ died too early|Task pid reused while suspending",
         "a process of the job was killed while it was being read",
         "See which process is gone and why: the kernel's log tells of memory shortage.",

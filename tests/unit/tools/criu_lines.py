@@ -57,6 +57,13 @@ def _pie(line: str) -> str:
 
 WHO = "process 4711 (train)"
 DUMP = [
+    (
+        "killed while it was read",
+        "(00.087043) Error (criu/parasite-syscall.c:87): si_code=2 si_pid=4711 si_status=9\n"
+        "(00.087069) Error (criu/parasite-syscall.c:92): 4720 was killed by 9 unexpectedly\n"
+        + AFTER,
+        f"{WHO} was ended by signal 9 while it was being read",
+    ),
     ("device", _dump("Can't dump file 3 of that type [20600] (chr 10:229)"), "(/dev/fuse), chr"),
     (
         "nvidia",
