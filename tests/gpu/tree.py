@@ -54,7 +54,7 @@ class Tree:
     """One job, with the logs of its processes in a folder of its own."""
 
     def __init__(self, folder: Path, argv: tuple[str, ...], *options: str, **settings: str) -> None:
-        """Start it by `gpuckpt run` with these options and wait for its root's pid."""
+        """Start it by `gpuckpt run` with these options; `named` waits for its root's pid."""
         self.folder = folder
         self.away = False  # dumped, and not restored yet
         self._seen: set[psutil.Process] = set()
@@ -69,9 +69,12 @@ class Tree:
                 env={**os.environ, **SETTINGS, "PYTHONPATH": paths, **settings},
             )
         self.pid = 0
-        self.wait_for(self._named, "pid of the job")
 
-    def _named(self) -> bool:
+    def named(self) -> None:
+        """Wait until the root's pid has been told."""
+        self.wait_for(self._has_name, "pid of the job")
+
+    def _has_name(self) -> bool:
         for line in lines_of(self.folder / "run.err"):
             if "is the job's root" in line:
                 self.pid = int(line.partition("process ")[2].split()[0])

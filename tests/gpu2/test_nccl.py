@@ -11,7 +11,7 @@ from gpuckpt.flow.profiles import PROFILES
 from gpuckpt.model import CudaState
 from tests.gpu.job import wait
 from tests.gpu.service import check_generation
-from tests.gpu.stage import ROW, TCP, row
+from tests.gpu.stage import ROW, row
 from tests.gpu.tables import table
 from tests.gpu.tree import script, torchrun
 from tests.root.harness import lines_of
@@ -65,7 +65,7 @@ def test_a_rank_that_is_killed_during_the_dump(stage: Stage, cuda: Cuda) -> None
     tree = stage.tree(script("crew.py", stage.place(), 2, "collective.py", "nccl"), *PROFILE)
     tree.began(2)
     other, victim = map(int, lines_of(tree.folder / "crew.log")[0].split()[1:])
-    argv = stage.operator.command("dump", tree.pid, "-o", stage.image, "--json", *TCP)
+    argv = stage.operator.command("dump", tree.pid, "-o", stage.image, "--json")
     dumping = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         wait(

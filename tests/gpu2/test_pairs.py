@@ -56,11 +56,16 @@ def test_one_process_on_both_gpus(stage: Stage) -> None:
     result = stage.restore(tree, *SWAP)
     tree.goes_on()
     held.append(("swapped", *grown(before)))
+    stage.drop()
+    stage.dump(tree)
+    stage.restore(tree)
+    tree.goes_on()
+    held.append(("restored again", *grown(before)))
     table("memory of a process on both GPUs", ("when", "GPU 0 MiB", "GPU 1 MiB"), held)
     assert sum(old != new for old, new in result["gpu_map"].items()) == 2
-    running, dumped, restored, swapped = (one[1:] for one in held)
+    running, dumped, restored, swapped, again = (one[1:] for one in held)
     assert max(dumped) < 300
-    for first, second in (running, restored, swapped[::-1]):
+    for first, second in (running, restored, swapped[::-1], again[::-1]):
         assert second - first > 500  # it holds 1 GiB of the first, 2 GiB of the second
 
 
