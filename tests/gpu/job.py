@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from contextlib import suppress
@@ -15,6 +16,7 @@ from gpuckpt.errors import CudaCallFailed
 from gpuckpt.model import CudaState
 from gpuckpt.tools.cuda import choose
 from gpuckpt.tools.run import Command, Runner
+from tests.root.harness import exists
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,6 +102,19 @@ def wait(
         if time.monotonic() >= deadline:
             pytest.fail(f"no {name} within {patience:g} s")
         time.sleep(0.05)
+
+
+def end_restored(pid: int) -> None:
+    """End a restored process politely; one that does not end is suspended and killed, and told."""
+    if not exists(pid):
+        return
+    os.kill(pid, signal.SIGTERM)
+    try:
+        wait(lambda: not exists(pid), f"end of restored process {pid}")
+    except pytest.fail.Exception:
+        suspend(pid)
+        os.kill(pid, signal.SIGKILL)
+        raise
 
 
 def bring_back(pids: list[int]) -> None:

@@ -14,7 +14,7 @@ from gpuckpt import demo_job
 from gpuckpt.model import CudaState
 from gpuckpt.tools.nvidia import Nvidia
 from gpuckpt.tools.proc import Proc
-from tests.gpu.job import wait
+from tests.gpu.job import end_restored, wait
 from tests.root.harness import Field, exists
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def operator(tmp_path: Path) -> Field:
 
 
 @pytest.fixture
-def bring_back(operator: Field, cuda: Cuda) -> Iterator[Callable[..., int]]:
+def bring_back(operator: Field) -> Iterator[Callable[..., int]]:
     """Restore images; the restored jobs are ended politely, or suspended before they are killed."""
     running: list[int] = []
 
@@ -48,15 +48,7 @@ def bring_back(operator: Field, cuda: Cuda) -> Iterator[Callable[..., int]]:
 
     yield restore
     for pid in running:
-        if exists(pid):
-            os.kill(pid, signal.SIGTERM)
-            try:
-                wait(lambda pid=pid: not exists(pid), f"end of restored process {pid}")
-            except pytest.fail.Exception:
-                cuda.lock([pid], 30)
-                cuda.checkpoint([pid])
-                os.kill(pid, signal.SIGKILL)
-                raise
+        end_restored(pid)
 
 
 def dump(operator: Field, job: Job, *args: object) -> Path:

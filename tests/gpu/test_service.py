@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuckpt import demo_job
-from tests.gpu.job import wait
+from tests.gpu.job import end_restored, wait
 from tests.gpu.service import check_generation
-from tests.gpu.stage import phase
+from tests.gpu.stage import phase, told
 from tests.gpu.tables import table
 from tests.gpu.tree import script
 from tests.root.harness import exists
@@ -32,43 +30,62 @@ def test_a_generation_server_says_the_same(stage: Stage) -> None:
 
 
 def test_the_same_image_twice_side_by_side(start: Callable[..., Job], stage: Stage) -> None:
-    """Each copy has its pids in a namespace of its own, and counts on."""
+    """Each copy has its pids in a namespace of its own and counts on, dumped again or not."""
     job = start()
-    answer = stage.operator.gpuckpt("dump", job.pid, "-o", stage.image)
-    assert answer.code == 0, answer.stderr
+    dump(stage, job.pid, stage.image)
     job.child.wait(60)
     wait(lambda: not exists(job.pid), f"pid {job.pid} is free", patience=60)
-    last = job.ticks()
     copies: list[int] = []
     try:
-        for _ in range(2):
-            restored = stage.operator.gpuckpt("restore", stage.image, "--pid-namespace")
-            assert restored.code == 0, f"{restored.stdout}\n{restored.stderr}"
-            print(f"\nrestored: {restored.result}")
-            copies.append(host_pid(restored.result))
+        copies.append(restore_apart(stage, stage.image))
+        copies.append(restore_apart(stage, stage.image))
         assert len(set(copies)) == 2
-        wait(lambda: twice(job) > last + 5, f"both count on from {last}: {job.lines()[-5:]}")
-        _, ticks = demo_job.read_log(job.log)
-        right = dict(enumerate(demo_values(max(tick for tick, _ in ticks)), start=1))
-        assert all(value == right[tick] for tick, value in ticks)
-        assert not [line for line in job.lines() if line.startswith("failed")]
+        both_count_on(job)
+        again = stage.folder / "again"
+        dump(stage, copies[0], again)
+        gone = copies.pop(0)
+        wait(lambda: not exists(gone), f"pid {gone} is free", patience=60)
+        copies.append(restore_apart(stage, again))
+        both_count_on(job)
     finally:
         for pid in copies:
-            if exists(pid):
-                os.kill(pid, signal.SIGTERM)
-        for pid in copies:
-            wait(lambda pid=pid: not exists(pid), f"end of restored process {pid}", patience=60)
+            end_restored(pid)
 
 
-def host_pid(result: dict[str, int]) -> int:
-    """Return the root's pid as the host sees it."""
-    return int(result.get("host_pid") or result["root_pid"])
+def dump(stage: Stage, pid: int, image: Path) -> None:
+    """Dump a job that must go."""
+    answer = stage.operator.gpuckpt("dump", pid, "-o", image)
+    assert answer.code == 0, f"{answer.stdout}\n{answer.stderr}"
+    told("dump", answer.result)
+
+
+def restore_apart(stage: Stage, image: Path) -> int:
+    """Restore into a pid namespace; return the root's pid as this host sees it."""
+    answer = stage.operator.gpuckpt("restore", image, "--pid-namespace", "--settle", "0.2")
+    assert answer.code == 0, f"{answer.stdout}\n{answer.stderr}"
+    told("restore", answer.result)
+    print(answer.result["inside"])
+    return int(answer.result["root_pid"])
+
+
+def both_count_on(job: Job) -> None:
+    """Wait until two copies have told the same new ticks, and each with the right value."""
+    last = max(counted(job))
+    wait(lambda: twice(job) > last + 2, f"both count on from {last}: {job.lines()[-5:]}")
+    _, ticks = demo_job.read_log(job.log)
+    right = dict(enumerate(demo_values(max(tick for tick, _ in ticks)), start=1))
+    assert all(value == right[tick] for tick, value in ticks)
+    assert not [line for line in job.lines() if line.startswith("failed")]
+
+
+def counted(job: Job) -> Counter[int]:
+    """Return how often each tick has been told."""
+    return Counter(int(line.split()[1]) for line in job.lines() if line.startswith("tick "))
 
 
 def twice(job: Job) -> int:
-    """Return the last tick that two copies have told."""
-    told = Counter(line.split()[1] for line in job.lines() if line.startswith("tick "))
-    return max((int(tick) for tick, times in told.items() if times > 1), default=0)
+    """Return the last tick that more than one copy has told."""
+    return max((tick for tick, times in counted(job).items() if times > 1), default=0)
 
 
 def demo_values(count: int) -> list[int]:

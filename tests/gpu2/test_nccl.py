@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.gpu.stage import Stage
     from tests.gpu.tree import Tree
 
-STEPS = 160
+STEPS = 200
 DUMPS = 20
 PROFILE = ("--profile", "nccl")
 PAGES = ".image.stage-*/criu/pages-*"
