@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gpuckpt.model import Receipt
 
 _LONGEST_COMMAND = 120
+THP = "--thp saves about a third of the copying: transparent huge pages at always meanwhile"
 
 
 def command_line(*words: str) -> str:

@@ -16,6 +16,7 @@ from gpuckpt.cli.options import (
     Output,
     Pid,
     Tcp,
+    Thp,
     option,
 )
 from gpuckpt.cli.page import Fields, Findings, Next, Outcome, Page, Tone
@@ -49,6 +50,7 @@ def dump(
     file_locks: FileLocks = False,
     ghost_limit: GhostLimit = 1 << 30,
     ignore: Ignore = None,
+    thp: Thp = False,
 ) -> int:
     """Dump a running job with its GPU memory, and end it.
 
@@ -69,6 +71,7 @@ def dump(
         file_locks=file_locks,
         ghost_limit=ghost_limit,
         ignore=frozenset(ignore or ()),
+        thp=thp,
     )
     return app.show(outcome(act(app.tools, request, app.reporter, app.interrupts)))
 

@@ -143,6 +143,13 @@ LockTimeout = Annotated[
         parser=values.seconds("--lock-timeout", zero=False),
     ),
 ]
+Thp = Annotated[
+    bool,
+    option(
+        "--thp",
+        help="Set transparent huge pages to always meanwhile: GPU memory is copied faster.",
+    ),
+]
 Tcp = Annotated[
     Literal["none", "established", "close"],
     option(

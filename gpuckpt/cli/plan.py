@@ -100,6 +100,8 @@ def outcome(seen: Outlook) -> Outcome:
     if sight.kept:
         blocks.append(Fields((("tcp", sight.kept),)))
     blocks.append(_forecast(seen.forecast, len(sight.facts.cuda_pids)))
+    if seen.thp:
+        blocks.append(Fields((("faster", describe.THP),)))
     if seen.error is not None:
         blocks.append(Fields((("error", f"{seen.error.name}, exit {seen.error.exit_code}"),)))
     following = _following(seen)
@@ -115,6 +117,7 @@ def outcome(seen: Outlook) -> Outcome:
             "processes": [_process(row) for row in seen.rows],
             "findings": sight.findings,
             "forecast": _numbers(seen.forecast),
+            "thp_helps": seen.thp,
             "better_roots": sight.facts.better_roots,
             "next": following,
         },
@@ -130,7 +133,8 @@ def _following(seen: Outlook) -> tuple[str, ...]:
     if any(one.id == "unfinished" for one in seen.sight.findings):
         return (describe.command_line("gpuckpt", "repair", str(request.pid)),)
     if seen.error is None or seen.instead is not None:
-        return (_command("dump", request.pid, request),)
+        faster = ("--thp",) if seen.thp else ()
+        return (_command("dump", request.pid, request, *faster),)
     roots = seen.sight.facts.better_roots[:_MOST_ROOTS] or (request.pid,)
     return tuple(_command("plan", pid, request) for pid in roots)
 
@@ -244,9 +248,9 @@ def _process(row: Row) -> dict[str, object]:
     }
 
 
-def _command(verb: str, pid: int, request: DumpRequest) -> str:
+def _command(verb: str, pid: int, request: DumpRequest, *more: str) -> str:
     """Return a command line with the options that were asked about."""
-    return describe.command_line("gpuckpt", verb, str(pid), *_options(request))
+    return describe.command_line("gpuckpt", verb, str(pid), *_options(request), *more)
 
 
 def _options(request: DumpRequest) -> Iterator[str]:

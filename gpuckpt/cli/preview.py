@@ -24,7 +24,11 @@ def outcome(seen: Preview, force: Iterable[str] = (), gpu_map: str | None = None
         blocks.append(Fields((("error", f"{seen.error.name}, exit {seen.error.exit_code}"),)))
     verb = "restore" if seen.error is None else "plan"
     gates = (word for gate in sorted(force) for word in ("--force-gate", gate))
-    options = [*(("--gpu-map", gpu_map) if gpu_map else ()), *(gates if verb == "restore" else ())]
+    if seen.thp:
+        blocks.append(Fields((("faster", describe.THP),)))
+    options = ["--gpu-map", gpu_map] if gpu_map else []
+    if verb == "restore":
+        options += [*gates, *(["--thp"] if seen.thp else [])]
     blocks.append(Next((describe.command_line("gpuckpt", verb, str(seen.path), *options),)))
     return Outcome(
         payload={
@@ -43,6 +47,7 @@ def outcome(seen: Preview, force: Iterable[str] = (), gpu_map: str | None = None
                 "parts": {"criu": seen.forecast.criu, "gpu-in": seen.forecast.gpu_in},
             },
             "gpus": gpus.payload(places),
+            "thp_helps": seen.thp,
             "findings": seen.findings,
         },
         page=Page(_verdict(seen), Tone.GOOD if seen.error is None else Tone.BAD, tuple(blocks)),

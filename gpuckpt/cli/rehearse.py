@@ -17,6 +17,7 @@ from gpuckpt.cli.options import (
     Pid,
     Settle,
     Tcp,
+    Thp,
     option,
 )
 from gpuckpt.cli.page import Fields, Findings, Next, Outcome, Page, Timeline, Tone
@@ -72,6 +73,7 @@ def rehearse(
     file_locks: FileLocks = False,
     ghost_limit: GhostLimit = 1 << 30,
     ignore: Ignore = None,
+    thp: Thp = False,
 ) -> int:
     """Try whether a job can be dumped, in place: it goes on afterwards.
 
@@ -101,6 +103,7 @@ def rehearse(
         file_locks=file_locks,
         ghost_limit=ghost_limit,
         ignore=frozenset(ignore or ()),
+        thp=thp,
     )
     request = RehearseRequest(what, stay=stay, settle=settle, real=dump, keep=keep)
     return app.show(outcome(act(app.tools, request, app.reporter, app.interrupts)))

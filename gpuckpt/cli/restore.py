@@ -10,6 +10,7 @@ from gpuckpt.cli.options import (
     GpuMap,
     ImageFolder,
     Settle,
+    Thp,
     option,
 )
 from gpuckpt.cli.page import Fields, Findings, Outcome, Page, Tone
@@ -75,6 +76,7 @@ def restore(
     on_verify_fail: OnVerifyFail = "keep",
     gpu_map: GpuMap = None,
     force_gate: ForceGate = None,
+    thp: Thp = False,
     plan: PlanOnly = False,
 ) -> int:
     """Restore the job of an image and print its root pid.
@@ -102,6 +104,7 @@ def restore(
         force_gates=gates,
         stays=wait,
         gpu_map=values.gpu_pairs(gpu_map),
+        thp=thp,
     )
     result = act(app.tools, request, app.reporter, app.interrupts)
     if not wait:

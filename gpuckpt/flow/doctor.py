@@ -14,6 +14,7 @@ from gpuckpt.errors import GpuckptError, Interrupted
 from gpuckpt.events import Silent
 from gpuckpt.flow.sight.rules.host import OLDEST_KERNEL
 from gpuckpt.flow.trial import trial
+from gpuckpt.flow.work import hugepages
 from gpuckpt.model import Version
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ OLDEST_DRIVER = Version("570")
 MAPPING_DRIVER = Version("580")
 LEAST_SPACE = 64 << 20
 _SETTINGS = ("/etc/criu/default.conf", "~/.criu/default.conf")
-_HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +167,13 @@ def _gpus(nvidia: NvidiaFacts) -> Iterator[Check]:
 def _huge_pages(host: HostFacts) -> Check:
     if host.huge_pages == "always":
         return Check("huge-pages", "ok", "always")
+    if not host.huge_pages:
+        text = "this kernel has no transparent huge pages: GPU memory is copied out slower"
+        return Check("huge-pages", "warning", text)
     # measured, 16 GiB on an H200: checkpoint 9.7 s with madvise, 6.3 s with always
-    text = f"{host.huge_pages or 'unknown'}: GPU memory is copied out faster with always"
-    return Check("huge-pages", "warning", text, f"echo always > {_HUGE_PAGES}")
+    text = f"{host.huge_pages}: GPU memory is copied out faster with always"
+    remedy = f"dump, restore and rehearse with --thp, or: echo always > {hugepages.FILE}"
+    return Check("huge-pages", "warning", text, remedy)
 
 
 def _space(tools: Toolbox) -> Iterator[Check]:

@@ -92,7 +92,7 @@ class _Dump:
         self.taking = Taking(operation, sight, str(sight.output))
         self.cuda = self.taking.cuda
         self.undo = self.taking.undo
-        self.findings = [finding for finding in sight.findings if not finding.blocks]
+        self.findings = self.taking.findings
         self.manifest: Manifest | None = None
         self.tree = sight.tree  # as it is frozen, from the commit on
         self.frozen_until = 0.0
@@ -119,7 +119,7 @@ class _Dump:
     def _take_gpu(self) -> None:
         if not self.cuda.pids:
             self.record.reporter.note("no process of the tree uses CUDA: CRIU alone is enough")
-        self.taking.take_gpu(self.request.lock_timeout)
+        self.taking.take_gpu(self.request.lock_timeout, thp=self.request.thp)
         options = replace(self.sight.options, stand_ins=self.taking.stand_ins or None)
         self.sight = replace(self.sight, options=options)
 
@@ -241,10 +241,13 @@ class _Dump:
     def _finish(self, stage: Stage) -> None:
         """After the commit: let the job go on, or see that it is gone."""
         self.undo.keep()
-        if self.request.leave_running:
-            self._resume(stage)
-        else:
-            self._see_gone()
+        try:
+            if self.request.leave_running:
+                self._resume(stage)
+            else:
+                self._see_gone()
+        finally:
+            self.taking.release_huge_pages()
         self.taking.let_go()
         stage.close()
 

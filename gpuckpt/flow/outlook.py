@@ -16,6 +16,7 @@ from gpuckpt.flow.sight.look import Sight, choices, look
 from gpuckpt.flow.sight.plan import judge_dump, refusal
 from gpuckpt.flow.sight.rules.gpu import GPU_NODE
 from gpuckpt.flow.sight.tcp import Where, sort
+from gpuckpt.flow.work import hugepages
 from gpuckpt.flow.work.history import History
 from gpuckpt.flow.work.journal import Journal
 from gpuckpt.model import TcpPolicy, blocker
@@ -60,6 +61,7 @@ class Outlook:
     """What a dump as asked for would meet; `error` is what it would be refused with.
 
     `instead` is the same dump with other options, if these are all it takes to be let through.
+    `thp`: with huge pages the pause would be clearly shorter.
     """
 
     request: DumpRequest
@@ -68,6 +70,7 @@ class Outlook:
     forecast: Forecast
     error: GpuckptError | None
     instead: DumpRequest | None = None
+    thp: bool = False
 
 
 def outlook(tools: Toolbox, request: DumpRequest, reporter: Reporter) -> Outlook:
@@ -91,7 +94,8 @@ def outlook(tools: Toolbox, request: DumpRequest, reporter: Reporter) -> Outlook
         sight = replace(sight, findings=(*earlier, *others))
         error = Unfinished(earlier[0].reason.rstrip("."), findings=sight.findings)
     instead = _instead(sight.facts, request) if error is not None and not earlier else None
-    return Outlook(request, sight, tuple(_rows(sight)), expected, error, instead)
+    thp = hugepages.helps(sight.host, sight.facts.gpu_bytes)
+    return Outlook(request, sight, tuple(_rows(sight)), expected, error, instead, thp)
 
 
 def _earlier(tools: Toolbox, sight: Sight) -> Iterator[tuple[Finding, frozenset[int | None]]]:

@@ -11,6 +11,7 @@ from gpuckpt.flow.returning.target.facts import TargetFacts, gather
 from gpuckpt.flow.returning.target.judge import judge, refusal
 from gpuckpt.flow.returning.target.room import carried_bytes, memory_needed
 from gpuckpt.flow.sight.forecast import Return, returning
+from gpuckpt.flow.work import hugepages
 from gpuckpt.flow.work.history import History
 from gpuckpt.image.store import Image
 from gpuckpt.model import blocker
@@ -30,7 +31,7 @@ class Preview:
     """What was found; `error` is the refusal that a restore would end in, None if it would begin.
 
     `same_boot` tells whether this is the very boot it ran on, `memory` the bytes of host memory
-    that a restore needs.
+    that a restore needs; `thp`: with huge pages it would be clearly quicker.
     """
 
     path: Path
@@ -41,6 +42,7 @@ class Preview:
     same_boot: bool
     memory: int
     forecast: Return
+    thp: bool = False
 
 
 def preview(
@@ -63,6 +65,7 @@ def preview(
     facts = gather(tools, manifest, stays=stays, gpu_map=gpu_map)
     found = judge(manifest, facts)
     error = next((why for why, _ in wrong), None) or refusal(found, force)
+    held = sum(use.bytes for use in manifest.nvidia.uses) if manifest.nvidia else 0
     own = [one for _, findings in wrong for one in findings]
     return Preview(
         path=path,
@@ -72,6 +75,7 @@ def preview(
         error=error,
         same_boot=manifest.host.boot_id == facts.host.boot_id,
         memory=memory_needed(manifest) + carried_bytes(facts),
+        thp=hugepages.helps(facts.host, held),
         forecast=returning(manifest, facts.host.cpu_count, History(tools.state_dir).records()),
     )
 

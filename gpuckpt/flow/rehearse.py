@@ -81,7 +81,7 @@ def _in_place(
     try:
         with record.phase("prepare", "driver helpers"):
             taking.open()
-        taking.take_gpu(request.what.lock_timeout)
+        taking.take_gpu(request.what.lock_timeout, thp=request.what.thp)
         if request.stay:
             with record.phase("stay", f"{request.stay:g} s without the GPU"):
                 _stay(request.stay, operation.interrupts)
@@ -105,7 +105,7 @@ def _in_place(
         stay=request.stay,
         moving=(watch.moved, watch.moves),
         receipt=record.receipt(),
-        findings=tuple(one for one in sight.findings if not one.blocks),
+        findings=tuple(taking.findings),
         wrong=tuple(wrong),
         stored_bytes=int(stored.value),
         basis=stored.basis,

@@ -84,6 +84,8 @@ def _would(one: Finding) -> Deed:
     verb = "put back" if one.blocks else "remove"
     if one.id == "left-half-restored":
         verb = "end"
+    elif one.id == "left-huge-pages":
+        verb = "put back"
     return Deed(
         f"{verb} {one.object}: {one.reason[:1].lower()}{one.reason[1:].rstrip('.')}", one.pid
     )

@@ -22,7 +22,7 @@ class DumpRequest:
     `output` None means a name made from command, pid and time in the current folder. `level` is
     zstd's, `lock_timeout` seconds for all tries together, `ghost_limit` bytes of one deleted file;
     `ignore` names blockers that shall not stop it; `rehearsal` says that the job must go on in
-    place, whatever becomes of the image.
+    place, whatever becomes of the image; `thp` sets transparent huge pages to always meanwhile.
     """
 
     pid: int
@@ -36,6 +36,7 @@ class DumpRequest:
     ghost_limit: int = 1 << 30
     ignore: frozenset[str] = frozenset()
     rehearsal: bool = False
+    thp: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,9 @@ class RestoreRequest:
 
     `probe` is a shell command that must succeed within `probe_timeout` seconds; `settle` seconds
     pass before the tree is looked at a second time; `force_gates` names gates to be overridden;
-    `stays`: gpuckpt will be the job's parent to its end. `gpu_map` has pairs of GPUs, of the image
-    and of this host, by the names the user gave them.
+    `stays`: gpuckpt will be the job's parent to its end; `thp` sets transparent huge pages to
+    always meanwhile. `gpu_map` has pairs of GPUs, of the image and of this host, by the names the
+    user gave them.
     """
 
     image: Path
@@ -72,6 +74,7 @@ class RestoreRequest:
     force_gates: frozenset[str] = frozenset()
     stays: bool = False
     gpu_map: tuple[tuple[str, str], ...] = ()
+    thp: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from gpuckpt.flow.returning.placing import Placing
 from gpuckpt.flow.returning.proof import Proof
 from gpuckpt.flow.returning.target.facts import gather
 from gpuckpt.flow.returning.target.judge import PATIENCE, judge, refusal, wait_for_room
+from gpuckpt.flow.work import hugepages
 from gpuckpt.flow.work.history import History, record_of
 from gpuckpt.flow.work.operation import Operation
 from gpuckpt.flow.work.tasks import below_me, end_restored
@@ -58,8 +59,7 @@ def restore(
     """Restore an image as children of this process.
 
     Raises:
-        ImageError: the image is no image, damaged or not trusted; nothing was started.
-        HostMismatch: this host does not match or has no room; nothing was started.
+        ImageError, HostMismatch: no sound image, or not one for this host; nothing was started.
         RestoreFailed, Interrupted: failed; nothing is left behind.
         VerificationFailed: the tree was restored and did not pass the look afterwards.
         UndoIncomplete: something of a failed restore is left.
@@ -68,8 +68,7 @@ def restore(
     with operation.record.phase("open", str(request.image)):
         image = Image.open(request.image)
     with image:
-        made = [process.pid for process in image.manifest.tree]
-        recover(operation, made, str(image.path))
+        recover(operation, [one.pid for one in image.manifest.tree], str(image.path))
         with operation.record.phase("gates", "image against host"):
             image.check_sizes()
             facts = gather(tools, image.manifest, stays=request.stays, gpu_map=request.gpu_map)
@@ -131,6 +130,8 @@ class _Restore:
 
     def run(self) -> RestoreResult:
         try:
+            if self.request.thp:
+                hugepages.begin(self.operation, self, self.undo, gpu=bool(self.cuda_pids))
             self._place()
             self._criu()
             self._give_gpu()
@@ -278,11 +279,12 @@ class _Restore:
 
     def _let_go(self) -> None:
         """Leave the tree, or what was there before it, to itself."""
+        self.findings += hugepages.end(self.operation, self)
         self.undo.keep()
         self.placing.settle()
         self.tools.cuda.close()
         self.tools.proc.adopt_orphans(on=False)
-        self.operation.journal.close(self.entry)
+        hugepages.close(self.operation, self.entry)
 
 
 def wait_for(tools: Toolbox, root_pid: int, interrupts: Interrupts) -> int:

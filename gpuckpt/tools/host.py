@@ -17,6 +17,7 @@ from gpuckpt.tools.units import Unit, unit
 # What CRIU uses as root, by bit in <linux/capability.h>. CAP_SYS_RESOURCE is not among them:
 # CRIU 4.2 complains about its absence on virtual machines and works, but for other users' jobs.
 _SYS_RESOURCE: Final = 1 << 24
+_HUGE_PAGES: Final = "kernel/mm/transparent_hugepage/enabled"
 _PTRACE_SCOPE: Final = "sys/kernel/yama/ptrace_scope"
 _CAPABILITIES: Final = {
     0: "CAP_CHOWN",
@@ -75,6 +76,16 @@ class Host:
             time_namespaces=(self._proc / "self/ns/time").is_symlink(),
         )
 
+    def set_huge_pages(self, mode: str) -> None:
+        """Set transparent huge pages of the whole host to `mode`.
+
+        Raises:
+            OSError: there is no such setting or mode, or this process may not change it.
+        """
+        # "r+": a kernel without the setting must not get a file of that name in a recorded folder
+        with (self._sys / _HUGE_PAGES).open("r+") as file:
+            file.write(mode)
+
     def unit(self, pid: int) -> Unit | None:
         """Return the systemd service that a process is in, None if it is in none."""
         return unit(self._runner, dict.fromkeys(Cgroups(self._proc).paths(pid).values()))
@@ -113,7 +124,7 @@ class Host:
         return parse_status(self._read(self._proc / "meminfo"))
 
     def _huge_pages(self) -> str:
-        modes = text(self._read(self._sys / "kernel/mm/transparent_hugepage/enabled"))
+        modes = text(self._read(self._sys / _HUGE_PAGES))
         found = re.search(r"\[(\w+)\]", modes)
         return found[1] if found else ""
 

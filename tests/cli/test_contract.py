@@ -66,6 +66,7 @@ RESULTS = {
         "processes",
         "findings",
         "forecast",
+        "thp_helps",
         "better_roots",
         "next",
     },

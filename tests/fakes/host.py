@@ -121,6 +121,8 @@ class FakeHost:
     users: dict[str, int] = field(default_factory=dict)
     remaps: list[Remap] = field(default_factory=list)
     cut: set[int] = field(default_factory=set)
+    huge_pages: str = "madvise"
+    huge_pages_fixed: bool = False
 
     @classmethod
     def with_job(cls, cuda: int = 2, plain: int = 1) -> FakeHost:
@@ -345,9 +347,14 @@ class _Host:
             cpu_count=2,
             memory_total=64 * GIB,
             memory_available=60 * GIB,
-            huge_pages="madvise",
+            huge_pages=self.host.huge_pages,
             euid=0,
         )
+
+    def set_huge_pages(self, mode: str) -> None:
+        if self.host.huge_pages_fixed:
+            raise OSError(30, "Read-only file system")
+        self.host.huge_pages = mode
 
     def unit(self, pid: int) -> None:  # noqa: ARG002 - see HostTool
         return None

@@ -77,7 +77,7 @@ def dumping(folder: Path) -> Callable[[FakeHost], object]:
     (folder / "state").mkdir(parents=True, exist_ok=True)
 
     def run(host: FakeHost) -> object:
-        request = DumpRequest(ROOT_PID, folder / "image")
+        request = DumpRequest(ROOT_PID, folder / "image", thp=True)
         return dump(host.toolbox(folder / "state"), request, Silent(), CALM)
 
     return run
@@ -87,7 +87,7 @@ def rehearsing(folder: Path, *, real: bool) -> Callable[[FakeHost], object]:
     (folder / "state").mkdir(parents=True, exist_ok=True)
 
     def run(host: FakeHost) -> object:
-        what = DumpRequest(ROOT_PID, folder / "image")
+        what = DumpRequest(ROOT_PID, folder / "image", thp=True)
         request = RehearseRequest(what, settle=0.0, real=real)
         return rehearse(host.toolbox(folder / "state"), request, Silent(), CALM)
 
@@ -98,7 +98,7 @@ def restoring(image: Path, state: Path) -> Callable[[FakeHost], object]:
     state.mkdir(parents=True, exist_ok=True)
 
     def run(host: FakeHost) -> object:
-        request = RestoreRequest(image, settle=0.0)
+        request = RestoreRequest(image, settle=0.0, thp=True)
         return restore(host.toolbox(state), request, Silent(), CALM)
 
     return run
@@ -121,6 +121,7 @@ def mend(host: FakeHost, state: Path) -> None:
     assert not Journal(state).entries()
     assert not list((state / "run").glob("*")), "a work folder was left"
     assert not host.armed
+    assert host.huge_pages == "madvise"
 
 
 def truth_told(host: FakeHost, folder: Path) -> bool:

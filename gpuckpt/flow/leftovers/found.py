@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from gpuckpt.errors import CudaCallFailed, GpuckptError
 from gpuckpt.flow.leftovers.placed import remaining
-from gpuckpt.flow.work.journal import Linked
+from gpuckpt.flow.work import hugepages
+from gpuckpt.flow.work.journal import Journal, Linked
 from gpuckpt.flow.work.workspace import folder_of
 from gpuckpt.model import CudaState, blocker, warning
 from gpuckpt.tools.criu import DUMP_LOG
@@ -56,6 +57,7 @@ def left_of(tools: Toolbox, entry: Entry) -> tuple[Finding, ...]:
         found += (_placed(path) for path in placed_of(tools, entry))
     found += (_remap(remap) for remap in remaps_of(tools, entry))
     found += _files(tools, entry)
+    found += hugepages.left(tools, Journal(tools.state_dir), entry)
     return tuple(found)
 
 

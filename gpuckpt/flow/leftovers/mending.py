@@ -24,6 +24,7 @@ from gpuckpt.flow.leftovers.found import (
     stands,
 )
 from gpuckpt.flow.leftovers.recover import tidy
+from gpuckpt.flow.work import hugepages
 from gpuckpt.flow.work.tasks import end_restored
 from gpuckpt.flow.work.workspace import folder_of
 from gpuckpt.model import CudaState, blocker
@@ -79,6 +80,7 @@ class Mender:
                 self._try("GPU state is not back", self._bring_back)
                 self._try("a stopped process is left", self._wake)
                 self._try("TCP connections are cut", self._free_connections)
+            self._try(hugepages.LEFT, self._huge_pages)
         if not any(one.blocks for one in (*self.failed, *left_of(self.tools, self.entry))):
             self._try("files are left", self._tidy)
 
@@ -172,6 +174,12 @@ class Mender:
             CudaTree(self.tools, self.interrupts, away, threads).open()
         except GpuckptError:
             return
+
+    def _huge_pages(self) -> None:
+        """Put the host's setting back, whatever else is left."""
+        if any(hugepages.left(self.tools, self.journal, self.entry)):
+            self.deeds.append(Deed(f"{hugepages.FILE} is {self.entry.huge_pages} again"))
+        self.entry = hugepages.give_back(self.tools, self.journal, self.entry)
 
     def _tidy(self) -> None:
         if committed(self.entry) and living(self.tools, self.entry):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gpuckpt.errors import Unfinished
 from gpuckpt.flow.leftovers.found import cut_short, left_of, remaps_of, same_boot, stands
 from gpuckpt.flow.leftovers.placed import clear
+from gpuckpt.flow.work import hugepages
 from gpuckpt.flow.work.journal import at_work
 from gpuckpt.flow.work.workspace import remove
 from gpuckpt.image.stage import sweep
@@ -84,6 +85,7 @@ def tidy(tools: Toolbox, journal: Journal, entry: Entry) -> None:
         OSError: a name may not be removed.
     """
     if same_boot(tools, entry):
+        entry = hugepages.give_back(tools, journal, entry)
         clear(tools, entry.placed, job_stands=stands(tools, entry))
     for remap in remaps_of(tools, entry):
         tools.files.remove(remap.path)

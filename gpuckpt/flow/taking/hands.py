@@ -20,20 +20,21 @@ from gpuckpt.flow.gpu.condition import conditions
 from gpuckpt.flow.gpu.devices import check_leftovers
 from gpuckpt.flow.gpu.tree import CudaTree
 from gpuckpt.flow.leftovers.found import linked
+from gpuckpt.flow.work import hugepages
 from gpuckpt.flow.work.journal import noun
 from gpuckpt.flow.work.undo import Undo
 
 if TYPE_CHECKING:
     from gpuckpt.flow.sight.look import Sight
     from gpuckpt.flow.work.operation import Operation
-    from gpuckpt.model import DeviceUse, Process, Tree
+    from gpuckpt.model import DeviceUse, Finding, Process, Tree
 
 
 class Taking:
     """A tree that is worked on.
 
-    `frozen_from` is when its lock began, `stand_ins` are the numbers of GPU devices that forked
-    children hold without any use for them.
+    `frozen_from` is when its lock began, `findings` what the result has to tell, `stand_ins` are
+    the numbers of GPU devices that forked children hold without any use for them.
     """
 
     def __init__(self, operation: Operation, sight: Sight, image: str = "") -> None:
@@ -43,6 +44,7 @@ class Taking:
             operation.tools, operation.interrupts, sight.cuda, note=operation.record.reporter.note
         )
         self.undo = Undo()
+        self.findings = [one for one in sight.findings if not one.blocks]
         self.frozen_from = 0.0
         self.stand_ins: frozenset[int] = frozenset()
         self._inherited: frozenset[DeviceUse] = frozenset()
@@ -64,8 +66,17 @@ class Taking:
         self.undo.add("driver helpers are left", self._tools.cuda.close)
         self.cuda.open()
 
-    def take_gpu(self, lock_timeout: float) -> None:
-        """Lock all, checkpoint all, and look that no GPU device is left open."""
+    def release_huge_pages(self) -> tuple[Finding, ...]:
+        """Put the setting back when it has served; return what is to be told if it cannot be."""
+        return hugepages.end(self._operation, self)
+
+    def take_gpu(self, lock_timeout: float, *, thp: bool = False) -> None:
+        """Lock all, checkpoint all, and look that no GPU device is left open.
+
+        `thp`: the driver's host buffers shall be huge pages.
+        """
+        if thp:
+            hugepages.begin(self._operation, self, self.undo, gpu=bool(self.cuda.pids))
         self.undo.add("the job does not run", self._check_running)
         self.undo.add("GPU state is not back", self._bring_back)
         self.frozen_from = self._record.now
@@ -134,9 +145,10 @@ class Taking:
 
     def let_go(self) -> None:
         """Nothing is left to be undone: release the driver's helpers, forget the operation."""
+        self.findings += self.release_huge_pages()
         self._tools.cuda.close()
         self.undo.keep()
-        self._operation.journal.close(self.entry)
+        hugepages.close(self._operation, self.entry)
 
     def _joined(self, tree: Tree, step: str = "lock", **known: object) -> None:
         """Write down who is in the tree now: what a repair does not know it leaves locked."""

@@ -67,7 +67,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     `first` holds the driver's state of each CUDA process before the operation, `stage` the folder
     that becomes the image. `threads` holds the driver's thread in each CUDA process: one that was
     parked cannot be asked for it. `uses` is what they held on each GPU. The processes of a restore
-    are those it has made, as soon as they are known; `pids` are those it will make.
+    are those it has made, as soon as they are known; `pids` are those it will make. `huge_pages`
+    is what transparent huge pages were set to, if it has changed that.
     """
 
     format: int = FORMAT
@@ -87,6 +88,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     placed: tuple[Placed, ...] = ()
     stage: str = ""
     step: str = "opened"
+    huge_pages: str = ""
 
     @property
     def title(self) -> str:
@@ -149,7 +151,7 @@ class Journal:
             NotWritable: it cannot be written, or the state directory cannot be made.
         """
         self._make()
-        with self._locked():
+        with self.locked():
             for other in self.entries():
                 shared = set(other.processes) & {*entry.processes, *above}
                 same_image = entry.image and other.image == entry.image
@@ -221,8 +223,8 @@ class Journal:
         )
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Two operations that start at once see each other's entries."""
+    def locked(self) -> Iterator[None]:
+        """Two operations that start, or end, at once see each other's entries."""
         try:
             fd = os.open(self._folder / "lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as why:

@@ -34,6 +34,9 @@ class HostTool(Protocol):
     def facts(self) -> HostFacts:
         """Return what a manifest records and a restore compares."""
 
+    def set_huge_pages(self, mode: str) -> None:
+        """Set transparent huge pages of the whole host to `mode`; OSError if that cannot be."""
+
     def unit(self, pid: int) -> Unit | None:
         """Return the systemd service that a process is in, None if it is in none."""
 

@@ -133,6 +133,7 @@ SICK = [
     ),
     ("mig", "warning", {"nvidia": NvidiaFacts("580", "13", (replace(GPU, mig=True),))}),
     ("huge-pages", "warning", {"host": replace(HOST, huge_pages="madvise")}),
+    ("huge-pages", "warning", {"host": replace(HOST, huge_pages="")}),
     ("space", "failed", {"free": 1 << 20}),
     ("state", "failed", {"free": 1 << 20}),
 ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from gpuckpt.tools.cgroups import Cgroups
 from gpuckpt.tools.host import Host
 
@@ -75,6 +77,18 @@ def test_recorded_cpu_pages_and_privilege(tmp_path: Path) -> None:
     assert "CAP_SETUID" in facts.missing_capabilities
     assert not {"CAP_CHOWN", "CAP_SYS_ADMIN"} & set(facts.missing_capabilities)
     assert facts.only_own
+
+
+def test_huge_pages_are_set_where_there_is_such_a_setting(tmp_path: Path) -> None:
+    """A kernel without them gets no file of that name, and a mode it lacks is refused by it."""
+    setting = tmp_path / "kernel/mm/transparent_hugepage/enabled"
+    write(setting, "always [madvise] never\n")
+    Host(tmp_path, tmp_path).set_huge_pages("always")
+    assert setting.read_text().startswith("always")
+    setting.unlink()
+    with pytest.raises(FileNotFoundError):
+        Host(tmp_path, tmp_path).set_huge_pages("always")
+    assert not setting.exists()
 
 
 def limit_two(folder: Path, limit: str, usage: int, cache: int = 0) -> None:
