@@ -217,12 +217,6 @@ class NoSuchProcess(ProcessUnfit):
     name = "no_such_process"
 
 
-class ProcessChanged(ProcessUnfit):
-    """Between looking and acting the pid became another process, or the tree changed."""
-
-    name = "process_changed"
-
-
 class Forbidden(ProcessUnfit):
     """A process gpuckpt never dumps: pid 1, a kernel thread, itself or its ancestors."""
 
@@ -349,6 +343,17 @@ class Unfinished(UndoIncomplete):
 
     name = "unfinished"
     default_hint = "`gpuckpt status` shows it, `gpuckpt repair` puts it back."
+
+
+class ProcessLost(UndoIncomplete):
+    """A process of the job ended during the operation; all others are as they were."""
+
+    name = "process_lost"
+    job = "It has lost a process; all others are as they were."
+    default_hint = (
+        "See who ended it (the kernel's log tells of memory shortage); if the job cannot go on "
+        "without it, restore its last image or start it again."
+    )
 
 
 class VerificationFailed(GpuckptError):

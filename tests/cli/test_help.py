@@ -64,7 +64,9 @@ def test_the_readme_says_what_becomes_of_the_job() -> None:
     def family(root: type[errors.GpuckptError]) -> list[type[errors.GpuckptError]]:
         return [root, *(one for child in root.__subclasses__() for one in family(child))]
 
-    told = {str(error.code): error.job for error in family(errors.GpuckptError)}
+    told: dict[str, str] = {}
+    for error in family(errors.GpuckptError):  # a special case may say more than its family
+        told.setdefault(str(error.code), error.job)
     told["1"] = errors.GpuckptError.job  # an Interrupted has no code of its own
     assert {code: rows[code] for code in told} == told
 

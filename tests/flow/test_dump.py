@@ -10,10 +10,11 @@ import pytest
 from gpuckpt.errors import (
     CriuMissing,
     CudaCallFailed,
+    DumpFailed,
     GpuLeftover,
     GpuLockTimeout,
     GpuStepFailed,
-    ProcessChanged,
+    ProcessLost,
 )
 from gpuckpt.events import Silent
 from gpuckpt.flow.dump import dump
@@ -51,9 +52,29 @@ def test_a_pid_recycled_between_look_and_act_is_noticed(tmp_path: Path, pid: int
 
     host = FakeHost.with_job()
     host.fault = Fault(number_of("cuda.lock", tmp_path / "good"), recycle, "before")
-    with pytest.raises(ProcessChanged):
+    with pytest.raises(ProcessLost):
         run(host, tmp_path)
     assert not (tmp_path / "image").exists()
+
+
+@pytest.mark.parametrize("pid", [ROOT_PID + 1, ROOT_PID + 3])
+def test_a_process_that_is_killed_while_its_memory_streams(tmp_path: Path, pid: int) -> None:
+    """A rank is named, and nothing is left for a repair; a plain child is missed by nobody."""
+
+    def kill(host: FakeHost) -> None:
+        del host.processes[pid]
+        host.cuda.pop(pid, None)
+        raise DumpFailed("the CRIU of this test noticed it")
+
+    host = FakeHost.with_job()
+    host.fault = Fault(number_of("criu.dump", tmp_path / "good"), kill, "before")
+    rank = pid in host.cuda
+    with pytest.raises(ProcessLost if rank else DumpFailed) as caught:
+        run(host, tmp_path)
+    assert "the CRIU of this test noticed it" in str(caught.value)
+    assert (f"process {pid} ended while a dump was at work on it" in str(caught.value)) == rank
+    assert not (tmp_path / "image").exists()
+    assert Journal(tmp_path / "state").entries() == ()
 
 
 def test_what_a_killed_dump_had_is_removed_by_the_next(tmp_path: Path) -> None:

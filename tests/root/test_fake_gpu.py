@@ -68,7 +68,7 @@ def test_a_job_that_the_driver_killed_is_not_called_running(stage: Stage) -> Non
     job = stage.start()
     stage.driver.fault(job.pid, "lock", kill=signal.SIGKILL)
     done = stage.gpuckpt("dump", job.pid, "-o", stage.place.folder / "image")
-    assert (done.code, done.error) == (10, "undo_incomplete")
+    assert (done.code, done.error) == (10, "process_lost")
     error = done.json["error"]
     assert f"process {job.pid} died during lock" in error["message"]
     assert [(one["pid"], one["exists"]) for one in error["processes"]] == [(job.pid, False)]

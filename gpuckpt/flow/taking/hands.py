@@ -13,7 +13,7 @@ from gpuckpt.errors import (
     DumpFailed,
     GpuckptError,
     NoSuchProcess,
-    ProcessChanged,
+    ProcessLost,
     UndoIncomplete,
 )
 from gpuckpt.flow.gpu.condition import conditions
@@ -51,7 +51,7 @@ class Taking:
         self._operation = operation
         self._tools = operation.tools
         self._record = operation.record
-        self._end_was_noticed = False
+        self._lost: list[int] = []
         self._away = False
         refs, names = [p.ref for p in sight.tree.processes], linked(self._tools, sight)
         self.entry = operation.enter(sight.tree.root.pid, image, refs, sight.cuda, names)
@@ -117,23 +117,34 @@ class Taking:
         now = {process.pid: process.ref for process in tree.processes}
         for seen in self.sight.tree.processes:
             if self._essential(seen) and now.get(seen.pid) != seen.ref:
-                work = noun(self._operation.verb)
-                raise ProcessChanged(f"process {seen.pid} ended while a {work} was at work on it")
+                raise self._loss([seen.pid])
         return tree
 
     def put_back(self, why: BaseException) -> None:
         """Undo everything and forget the operation; what could not be undone is kept in mind."""
         if self.undo:
             self._record.reporter.warn(f"{why}; putting everything back")
-        # then the job's end is the very reason, not something that is left to be put back
-        self._end_was_noticed = isinstance(why, ProcessChanged | NoSuchProcess)
         try:
             self.undo.run(why)
         except UndoIncomplete as left:
             self._tell_conditions(left)
             raise
-        self._tell_conditions(why)
         self._operation.journal.close(self.entry)
+        if self._lost and not isinstance(why, ProcessLost | NoSuchProcess):
+            lost = self._loss(self._lost, why)
+            self._tell_conditions(lost)
+            raise lost from why
+        self._tell_conditions(why)
+
+    def _loss(self, pids: list[int], why: BaseException | None = None) -> ProcessLost:
+        """Return the error for processes that nobody can bring back, and what came of it."""
+        names, work = ", ".join(map(str, pids)), noun(self._operation.verb)
+        known = why if isinstance(why, GpuckptError) else None
+        return ProcessLost(
+            f"process {names} ended while a {work} was at work on it" + f": {why}" * bool(why),
+            log=known.log if known else None,
+            excerpt=known.excerpt if known else (),
+        )
 
     def _tell_conditions(self, why: BaseException) -> None:
         """Say of every process how it is now, if any is not as it had been."""
@@ -170,8 +181,8 @@ class Taking:
         for process in self.sight.tree.processes:
             now = self._tools.proc.process(process.pid)
             if now is None or now.ref != process.ref or now.zombie:
-                if self._essential(process) and not self._end_was_noticed:
-                    raise ProcessChanged(f"process {process.pid} is gone")
+                if self._essential(process):
+                    self._lost.append(process.pid)
             elif self._away and process.pid in self.cuda.first:
                 continue
             elif now.stopped and not process.stopped:

@@ -91,7 +91,7 @@ WEAK: Final = (
     ),
     Rule(
         r"(?P<pid>\d+) (was )?killed by (signal )?9\b",
-        "{who} was killed while it was being restored",
+        "{who} was killed while CRIU worked on it",
         "Somebody, a watchdog or a limit on memory ends processes here: see who, and try again.",
     ),
     Rule(

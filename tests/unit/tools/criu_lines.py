@@ -375,7 +375,7 @@ RESTORE = [
             "(00.174514) Error (criu/cr-restore.c:1269): 4711 killed by signal 9: Killed\n"
             "(00.174552) Error (criu/cr-restore.c:2331): Restoring FAILED.\n"
         ),
-        f"{WHO} was killed while it was being restored",
+        f"{WHO} was killed while CRIU worked on it",
     ),
     ("empty image", _stop("Error (x.c:1): Unexpected EOF on (empty-image)"), "missing or empty"),
     (
