@@ -22,6 +22,11 @@ def short(uuid: str) -> str:
     return uuid[:_SHORT]
 
 
+def digits(uuid: str) -> str:
+    """Return what tells GPUs apart where there is little room."""
+    return short(uuid).removeprefix("GPU-")
+
+
 def table(places: Sequence[GpuPlace]) -> tuple[Table, ...]:
     """Return where the GPUs of an image go; those that stay and were of no use are left out."""
     shown = [one for one in places if one.part == "used" or one.how != "same" or one.trouble]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuckpt.cli import describe, preview, units, values
+from gpuckpt.cli import describe, gpus, preview, units, values
 from gpuckpt.cli.context import Application
 from gpuckpt.cli.options import (
     FileLocks,
@@ -30,10 +30,11 @@ if TYPE_CHECKING:
     from gpuckpt.flow.request import DumpRequest
     from gpuckpt.flow.sight.forecast import Forecast
 
-_MOST_ROWS = 8
+_MOST_ROWS = 10  # eight ranks, their launcher, and one more
 _FEW = 2
 _ROLES = ("CUDA", "GPU files", "plain")
 _LONGEST_COMMAND = 40  # one line each at 80 columns
+_BESIDE_A_UUID = 29
 _MOST_ROOTS = 3
 
 
@@ -207,28 +208,39 @@ def _table(rows: tuple[Row, ...]) -> Table:
     on_gpu = sorted(groups, key=lambda group: _ROLES.index(group[0].role))
     shown = sorted(on_gpu[:_MOST_ROWS], key=lambda group: rows.index(group[0]))
     hidden = sum(len(group) for group in on_gpu[_MOST_ROWS:])
-    lines = [_line(group) for group in shown]
+    longest = _BESIDE_A_UUID if any(row.uses for row in rows) else _LONGEST_COMMAND
+    lines = [_line(group, longest) for group in shown]
     if hidden:
         lines.append(("", "", "", "", "", f"and {hidden} more: --json lists all"))
     columns = ("PID", "ROLE", "GPU", "GPU BYTES", "RSS", "COMMAND")
     return Table("", columns, tuple(lines), right=frozenset({0, 3, 4}))
 
 
-def _line(group: list[Row]) -> tuple[str, ...]:
+def _line(group: list[Row], longest: int) -> tuple[str, ...]:
     """Return one process, or several alike with what they hold together."""
     first = group[0]
     held = sum(row.gpu_bytes for row in group)
     command = first.process.command
-    if len(command) > _LONGEST_COMMAND:
-        command = command[: _LONGEST_COMMAND - 3] + "..."
+    if longest == _BESIDE_A_UUID and first.process.argv:  # the script matters more than the folder
+        command = command[first.process.argv[0].rfind("/") + 1 :]
+    if len(group) > 1:
+        command = f"{len(group)} x {command}"
+    if len(command) > longest:
+        command = command[: longest - 3] + "..."
     return (
         str(first.process.pid),
         first.role,
-        ",".join("?" if index is None else str(index) for index in first.indexes),
+        _gpus(first),
         units.size(held) if held else "",
         units.size(sum(row.process.rss for row in group)),
-        command if len(group) == 1 else f"{len(group)} x {command}",
+        command,
     )
+
+
+def _gpus(row: Row) -> str:
+    """Return number and UUID of the GPU a process is on; of several only the numbers."""
+    numbers = ",".join("?" if index is None else str(index) for index in row.indexes)
+    return f"{numbers} {gpus.digits(row.uses[0].uuid)}" if len(row.uses) == 1 else numbers
 
 
 def _process(row: Row) -> dict[str, object]:
@@ -242,6 +254,7 @@ def _process(row: Row) -> dict[str, object]:
             {"uuid": use.uuid, "index": index, "bytes": use.bytes}
             for use, index in zip(row.uses, row.indexes, strict=True)
         ],
+        "visible": row.visible,
         "rss": row.process.rss,
         "threads": len(row.process.threads),
         "command": row.process.argv or (f"[{row.process.comm}]",),

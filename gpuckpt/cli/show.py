@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from gpuckpt.cli import describe, units
+from gpuckpt.cli import describe, gpus, units
 from gpuckpt.cli.context import Application
 from gpuckpt.cli.options import ImageFolder
 from gpuckpt.cli.page import Fields, Next, Outcome, Page, Paragraph, Table, Timeline, Tone
@@ -93,13 +93,16 @@ def _tree(manifest: Manifest) -> Table:
 def _gpus(manifest: Manifest) -> Table:
     known = {gpu.uuid: gpu for gpu in manifest.nvidia.gpus} if manifest.nvidia else {}
     uses = manifest.nvidia.uses if manifest.nvidia else ()
+    limits = {one.pid: one.visible for one in manifest.tree if one.visible is not None}
     rows = []
     for use in uses:
         gpu = known.get(use.uuid)
         index, name = (str(gpu.index), gpu.name) if gpu else ("?", "unknown")
-        rows.append((index, str(use.pid), units.size(use.bytes), name, use.uuid))
-    columns = ("GPU", "PID", "BYTES", "MODEL", "UUID")
-    return Table("on the GPUs", columns, tuple(rows), right=frozenset({0, 1, 2}))
+        saw = f"it saw {len(limits[use.pid])} of {len(known)}" if use.pid in limits else ""
+        row = (index, gpus.short(use.uuid), str(use.pid), units.size(use.bytes), name, saw)
+        rows.append(row)
+    columns = ("GPU", "UUID", "PID", "BYTES", "MODEL", "")
+    return Table("on the GPUs", columns, tuple(rows), right=frozenset({0, 2, 3}))
 
 
 def _needs(manifest: Manifest) -> Iterator[tuple[str, str]]:
@@ -143,4 +146,6 @@ def _nvidia_needs(manifest: Manifest) -> Iterator[tuple[str, str]]:
         return
     yield "driver", nvidia.driver
     models = Counter(gpu.name for gpu in nvidia.gpus)
-    yield "gpu", ", ".join(f"{number} x {name}" for name, number in models.items())
+    linked = all(sum(map(bool, gpu.nvlinks)) == len(nvidia.gpus) - 1 for gpu in nvidia.gpus)
+    ties = ", each with NVLink to all others" if linked and len(nvidia.gpus) > 1 else ""
+    yield "gpu", ", ".join(f"{number} x {name}" for name, number in models.items()) + ties

@@ -43,12 +43,14 @@ class Row:
     """One process: what it is to the GPU, and what it holds where.
 
     `uses` has 0 bytes where NVML does not say; `indexes` are the GPUs' numbers, None for unknown.
+    `visible` are the GPUs it could see, None for all.
     """
 
     process: Process
     role: Role
     uses: tuple[GpuUse, ...]
     indexes: tuple[int | None, ...]
+    visible: tuple[str, ...] | None = None
 
     @property
     def gpu_bytes(self) -> int:
@@ -160,4 +162,5 @@ def _rows(sight: Sight) -> Iterator[Row]:
             role = "CUDA"
         elif process.pid in holders:
             role = "GPU files"
-        yield Row(process, role, uses, tuple(known.get(use.uuid) for use in uses))
+        indexes = tuple(known.get(use.uuid) for use in uses)
+        yield Row(process, role, uses, indexes, facts.visible.get(process.pid))

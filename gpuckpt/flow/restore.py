@@ -113,7 +113,7 @@ class _Restore:
         self.findings = findings
         self.cuda_pids = list(self.manifest.cuda)
         self.map = facts.gpus.map if facts.gpus and self.cuda_pids else {}
-        self.proof = Proof(self.tools, image.manifest, self.interrupts)
+        self.proof = Proof(self.tools, image.manifest, self.interrupts, self.map)
         self.placing = Placing(self.tools, image, facts.carried, self._placed)
         self.undo = Undo()
         self.interrupts.left = self.undo.left

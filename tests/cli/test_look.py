@@ -105,8 +105,8 @@ def test_a_plan_of_too_many_processes_is_cut_with_a_count() -> None:
     seen = samples.outlook(ranks=30)
     lines = list(plain.lines(plan.outcome(seen).page))
     # what is on a GPU is shown first
-    assert sum(" CUDA " in line for line in lines) == 8
-    assert any("and 23 more: --json lists all" in line for line in lines)
+    assert sum(" CUDA " in line for line in lines) == 10
+    assert any("and 21 more: --json lists all" in line for line in lines)
     assert len(plan.outcome(seen).payload["processes"]) == 31  # type: ignore[index]
 
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuckpt.model import CudaState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 SCRIPT = Path(__file__).parent / "bin" / "cuda-checkpoint"
 
@@ -48,6 +51,10 @@ class FakeDriver:
     def fault(self, pid: int, action: str, **what: Any) -> None:
         """Make an action on a process misbehave; see the program for how."""
         (self.folder / f"{pid}.{action}.fault").write_text(json.dumps(what))
+
+    def gpus(self, old: Iterable[str], new: Iterable[str]) -> None:
+        """Take maps of just these GPUs only, and only to those that there are."""
+        (self.folder / "gpus").write_text(json.dumps({"old": list(old), "new": list(new)}))
 
     def heal(self, pid: int, action: str) -> None:
         """Take a fault away."""

@@ -88,6 +88,9 @@ class FakeHost:
     processes: dict[int, Process] = field(default_factory=dict)
     cuda: dict[int, CudaState] = field(default_factory=dict)
     gpu_free: int = 100 * GIB
+    gpus: tuple[str, ...] = ("GPU-0",)
+    on_gpu: dict[int, str] = field(default_factory=dict)
+    gpu_maps: list[dict[str, str]] = field(default_factory=list)
     gpu_bytes: dict[int, int] = field(default_factory=dict)
     interrupts: Interrupts | None = None
     fault: Fault | None = None
@@ -385,8 +388,11 @@ class _Nvidia:
 
     def facts(self) -> NvidiaFacts:
         free = self.host.gpu_free - sum(self.host.strangers.values())
-        gpu = Gpu(0, "GPU-0", "Fake H200", 141 * GIB, free, "0000:01:00.0")
-        return NvidiaFacts("580.159.04", "13.0", (gpu,))
+        gpus = tuple(
+            Gpu(number, uuid, "Fake H200", 141 * GIB, free, f"0000:{number + 1:02}:00.0")
+            for number, uuid in enumerate(self.host.gpus)
+        )
+        return NvidiaFacts("580.159.04", "13.0", gpus)
 
     def uses(self, pids: Iterable[int] | None = None) -> tuple[GpuUse, ...]:
         live = {CudaState.RUNNING, CudaState.LOCKED}
@@ -396,7 +402,10 @@ class _Nvidia:
             if self.host.cuda.get(pid) in live
         } | self.host.strangers
         asked = held if pids is None else pids
-        return tuple(GpuUse(pid, "GPU-0", held[pid]) for pid in asked if pid in held)
+        first = self.host.gpus[0]
+        return tuple(
+            GpuUse(pid, self.host.on_gpu.get(pid, first), held[pid]) for pid in asked if pid in held
+        )
 
 
 @dataclass
@@ -443,7 +452,7 @@ class _Cuda:
         return self._step("checkpoint", pids, CudaState.LOCKED, CudaState.CHECKPOINTED)
 
     def restore(self, pids: Sequence[int], gpu_map: Mapping[str, str]) -> dict[int, CudaState]:
-        del gpu_map
+        self.host.gpu_maps.append(dict(gpu_map))
         stuck, away = self.host.stuck & set(pids), CudaState.CHECKPOINTED
         free = [pid for pid in pids if pid not in stuck]
         done = self._step("restore", free, away, CudaState.LOCKED)

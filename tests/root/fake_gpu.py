@@ -5,7 +5,10 @@ The job holds a device file until the driver checkpoints it; call processes and 
 
 from __future__ import annotations
 
+import json
+import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +17,15 @@ from tests.root.harness import lines_of, wait_for
 
 if TYPE_CHECKING:
     import subprocess
+    from collections.abc import Sequence
 
+    from gpuckpt.model import Gpu
     from tests.root.harness import Answer, Field
 
-GPU_JOB = Path(__file__).parent.parent / "fakes" / "gpu_job.py"
+FAKES = Path(__file__).parent.parent / "fakes"
+GPU_JOB = FAKES / "gpu_job.py"
+NVML = FAKES / "nvml"
+DRIVER = "580.159.04"
 
 
 class Stage:
@@ -28,11 +36,12 @@ class Stage:
         self.driver = FakeDriver(folder)
         self.log = place.folder / "log"
         self.device = device
+        self.environ = self.driver.environ
         device.touch()
 
-    def start(self, mib: int = 1) -> subprocess.Popen[bytes]:
-        """Start the job and see it count."""
-        argv = [sys.executable, str(GPU_JOB), str(self.log), str(self.device), str(mib)]
+    def start(self, mib: int = 1, *before: str) -> subprocess.Popen[bytes]:
+        """Start the job, behind the words `before`, and see it count."""
+        argv = [*before, sys.executable, str(GPU_JOB), str(self.log), str(self.device), str(mib)]
         job = self.place.start(argv)
         self.counts_on()
         self.driver.put(job.pid, device=str(self.device))
@@ -55,7 +64,15 @@ class Stage:
 
     def gpuckpt(self, *args: object) -> Answer:
         """Run gpuckpt with this driver."""
-        return self.place.gpuckpt(*args, **self.driver.environ)
+        return self.place.gpuckpt(*args, **self.environ)
+
+    def board(self, gpus: Sequence[Gpu], uses: Sequence[tuple[int, str, int]] = ()) -> None:
+        """Let NVML tell of these GPUs, and of who holds how many bytes of which."""
+        told = self.driver.folder / "nvml.json"
+        listed = [asdict(gpu) for gpu in gpus]
+        told.write_text(json.dumps({"driver": DRIVER, "gpus": listed, "uses": list(uses)}))
+        path = f"{NVML}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+        self.environ = self.driver.environ | {"FAKE_NVML": str(told), "PYTHONPATH": path}
 
     def counts_on(self) -> None:
         """Wait until the job has counted on, without losing or repeating a number."""

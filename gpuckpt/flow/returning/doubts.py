@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.manifest import Manifest, ProcessRecord
-    from gpuckpt.model import Finding, Process
+    from gpuckpt.model import Finding, GpuUse, Process
     from gpuckpt.tools.look import Look
     from gpuckpt.tools.signs import Signs
 
@@ -66,6 +66,26 @@ def frozen(manifest: Manifest, before: Moment, after: Moment) -> Iterator[Findin
                 f"for {what}.",
                 "Look at /proc/PID/stack and the kernel's log; end it with SIGKILL if it stays so.",
                 one.pid,
+            )
+
+
+def elsewhere(
+    manifest: Manifest, gpu_map: Mapping[str, str], now: Iterable[GpuUse]
+) -> Iterator[Finding]:
+    """Without a map the driver goes by the order of the GPUs, and nobody but NVML tells where."""
+    there: dict[int, set[str]] = {}
+    for use in now:
+        there.setdefault(use.pid, set()).add(use.uuid)
+    for use in manifest.nvidia.uses if manifest.nvidia else ():
+        wanted = gpu_map.get(use.uuid, use.uuid)
+        if use.pid in there and wanted not in there[use.pid]:
+            yield warning(
+                "gpu-elsewhere",
+                f"pid {use.pid}",
+                f"Process {use.pid} was to come back on GPU {wanted}; NVML shows it on "
+                f"{', '.join(sorted(there[use.pid]))}.",
+                "Look whether it is alone there: its memory may be another job's share.",
+                use.pid,
             )
 
 

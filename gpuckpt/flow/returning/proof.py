@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import CudaCallFailed, NoSuchProcess, Stopped
@@ -13,10 +14,12 @@ from gpuckpt.flow.returning import doubts
 from gpuckpt.model import blocker
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gpuckpt.flow.work.interrupts import Interrupts
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.manifest import Manifest, ProcessRecord
-    from gpuckpt.model import CudaOutcome, Finding, Process, ProcessRef, Tree
+    from gpuckpt.model import CudaOutcome, Finding, GpuUse, Process, ProcessRef, Tree
 
 PROBE_PAUSE = 0.5
 
@@ -24,8 +27,16 @@ PROBE_PAUSE = 0.5
 class Proof:
     """The verification pass over one restored tree; every method returns what is wrong."""
 
-    def __init__(self, tools: Toolbox, manifest: Manifest, interrupts: Interrupts) -> None:
-        """Take what was recorded as the truth to compare with."""
+    def __init__(
+        self,
+        tools: Toolbox,
+        manifest: Manifest,
+        interrupts: Interrupts,
+        gpu_map: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Take what was recorded as the truth to compare with; `gpu_map` says what moved."""
+        self._map = gpu_map
+        self._uses: tuple[GpuUse, ...] = ()
         self._tools = tools
         self._manifest = manifest
         self._interrupts = interrupts
@@ -88,6 +99,7 @@ class Proof:
             *doubts.ended(manifest, after),
             *doubts.outputs(manifest, seen),
             *doubts.connections(manifest, seen),
+            *doubts.elsewhere(manifest, self._map, self._uses),
             *doubts.clock(tools, manifest),
             *doubts.copies(tools, manifest, (*tree.pids, os.getpid())),
             *doubts.orphans(tools, before, after),
@@ -151,8 +163,8 @@ class Proof:
                 reason = f"The driver says {state} of process {pid}, it was {cuda[pid]}."
                 wrong.append(_wrong("gpu-state", f"pid {pid}", reason, pid))
         recorded = self._manifest.nvidia.uses if self._manifest.nvidia else ()
-        now = self._tools.nvidia.uses(sorted(cuda))
-        shrank = ((pid, shrunk(recorded, now, pid)) for pid in sorted(cuda))
+        self._uses = self._tools.nvidia.uses(sorted(cuda))
+        shrank = ((pid, shrunk(recorded, self._uses, pid)) for pid in sorted(cuda))
         wrong += (_wrong("gpu-memory-lost", f"pid {pid}", why, pid) for pid, why in shrank if why)
         return wrong
 
