@@ -130,7 +130,8 @@ def told(verb: str, result: dict[str, Any]) -> None:
     receipt = result["receipt"]
     phases = ", ".join(f"{one['name']} {one['seconds']:.2f}" for one in receipt["phases"])
     pause = f", pause {result['pause']:.2f}" if "pause" in result else ""
-    print(f"\n{verb}: {receipt['seconds']:.2f} s{pause}: {phases}", flush=True)
+    found = " ".join(one["id"] for one in result["findings"])
+    print(f"\n{verb}: {receipt['seconds']:.2f} s{pause}: {phases}; {found or 'no findings'}")
 
 
 def phase(result: dict[str, Any], name: str) -> float:

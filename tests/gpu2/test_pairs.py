@@ -76,7 +76,8 @@ def test_a_job_moves_to_the_other_gpu(stage: Stage) -> None:
     tree.began(1)
     assert grown(before)[0] > 2000
     stage.dump(tree)
-    stage.restore(tree, *SWAP)
+    result = stage.restore(tree, *SWAP)
+    assert "gpu-elsewhere" not in {one["id"] for one in result["findings"]}
     tree.goes_on()
     first, second = grown(before)
     assert first < 300
