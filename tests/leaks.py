@@ -68,7 +68,7 @@ def _criu_tables() -> list[str]:
             names = list(_table_names(asking))
     except OSError:
         return []  # no nftables in this kernel, or not root
-    return [f"nft table {name}" for name in names if name.startswith("CRIU")]
+    return [f"nft table {name}" for name in names if name.startswith(("CRIU", "gpuckpt-"))]
 
 
 def _table_names(asking: socket.socket) -> Iterator[str]:

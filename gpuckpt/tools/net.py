@@ -9,12 +9,16 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuckpt.tools import connections
+from gpuckpt.tools import connections, diag, filters
+from gpuckpt.tools.addresses import plain
 from gpuckpt.tools.descriptors import targets
 from gpuckpt.tools.procfs import numbers, read, text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
+
+    from gpuckpt.tools.diag import Connection
+    from gpuckpt.tools.filters import Ends
 
 _LOCAL, _STATE, _INODE = 1, 3, 9  # columns of /proc/net/tcp
 _LISTENING = "0A"
@@ -40,13 +44,15 @@ class Net:
         """Read from `proc` who holds a port."""
         self._proc = proc
 
-    def port(self, protocol: str, address: str, port: int) -> PortState:
+    def port(self, protocol: str, address: str, port: int, *, dual: bool = False) -> PortState:
         """Say whether `address`:`port` could be bound; `protocol` is tcp or udp.
+
+        With `dual` for IPv4 as well, by a socket of IPv6: its closed connections may be of either.
 
         CRIU binds with SO_REUSEADDR: closed connections are in its way only if their own sockets
         did not have it, as those accepted by a listener without it.
         """
-        refused = _bind(protocol, address, port)
+        refused = _bind(protocol, address, port, dual=dual)
         if not refused:
             return PortState.FREE
         if refused == errno.EADDRNOTAVAIL:
@@ -87,7 +93,51 @@ class Net:
 
     def tables(self) -> tuple[str, ...]:
         """Return the packet filter tables that a CRIU has made and nobody has removed."""
-        return connections.tables()
+        return filters.tables(filters.CRIU)
+
+    def hold(self, name: str, ends: Iterable[Ends]) -> None:
+        """Drop every packet of these connections, by a packet filter table `name`.
+
+        Raises:
+            OSError: the kernel refused, and there is no such table.
+        """
+        filters.hold(name, ends)
+
+    def release(self, name: str) -> None:
+        """Let the packets pass again; nothing happens if they do.
+
+        Raises:
+            OSError: the kernel refused.
+        """
+        with suppress(FileNotFoundError):
+            filters.delete(name)
+
+    def held(self, name: str) -> bool:
+        """Whether there is such a table."""
+        return name in filters.tables(name)
+
+    def remains(self, ports: Collection[int], ends: Collection[Ends]) -> tuple[Connection, ...]:
+        """Return connections of this host with one of these local ports, or these very ends.
+
+        Those with a local port only if nobody has them any more.
+        """
+        exact = {(plain(here), near, plain(there), far) for here, near, there, far in ends}
+        try:
+            return tuple(
+                one
+                for one in diag.connections()
+                if one.ends in exact or (one.closed and one.ends[1] in ports)
+            )
+        except OSError:  # no sock_diag: what is in the way shows when it is bound
+            return ()
+
+    def forget(self, one: Connection) -> bool:
+        """Let the kernel forget a closed connection; False if it cannot.
+
+        Raises:
+            OSError: it refused for a reason of its own.
+        """
+        return one.closed and diag.destroy(one)
 
     def _held(self, port: int) -> bool:
         """Whether a process holds a TCP socket with this local port."""
@@ -105,13 +155,13 @@ class Net:
                     yield fields[_INODE]
 
 
-def _bind(protocol: str, address: str, port: int) -> int:
+def _bind(protocol: str, address: str, port: int, *, dual: bool) -> int:
     """Return 0 if it can be bound, else the error's number."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     udp = protocol.startswith("udp")
     with socket.socket(family, socket.SOCK_DGRAM if udp else socket.SOCK_STREAM) as trial:
         if family == socket.AF_INET6:
-            trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not dual)
         # two UDP sockets that have it share a port, and each would miss the other's packets
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, not udp)
         try:

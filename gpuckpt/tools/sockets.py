@@ -5,17 +5,17 @@
 
 from __future__ import annotations
 
-import ipaddress
-import os
 import socket
 import struct
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from gpuckpt.tools import netlink
+from gpuckpt.tools.addresses import plain, same_host
 from gpuckpt.tools.procfs import read, text
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Container
     from pathlib import Path
 
 SYN_SENT: Final = 2
@@ -26,20 +26,15 @@ TOLD_OF_END: Final = frozenset({8, 9, 11})
 # and FIN_WAIT1, FIN_WAIT2: so has this one
 CLOSING: Final = TOLD_OF_END | {4, 5}
 
-_HEADER: Final = struct.Struct("=IHHII")  # struct nlmsghdr
 _REQUEST: Final = struct.Struct("=BBHIIIII")  # struct unix_diag_req
 _ANSWER: Final = struct.Struct("=BBBBIII")  # struct unix_diag_msg
-_ATTRIBUTE: Final = struct.Struct("=HH")  # struct rtattr
-_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY = 4, 20
-_REQUEST_DUMP: Final = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
-_DONE, _ERROR = 3, 2
+_SOCK_DIAG, _BY_FAMILY = 4, 20
 _SHOW_NAME, _SHOW_PEER, _SHOW_WAITING = 1, 4, 8
 _NAME, _PEER, _WAITING = 0, 2, 3
 _KINDS: Final = {1: "stream", 2: "dgram", 5: "seqpacket"}
 _INODE: Final = 9  # the column of /proc/net/tcp, and of netlink
 _UNREAD: Final = 4  # of netlink: bytes in its queue
 _MAPPED: Final = "0000000000000000FFFF0000"  # ::ffff:0:0/96, as /proc/net/tcp6 writes it
-_PATIENCE: Final = 10.0  # seconds; the kernel answers in milliseconds or not at all
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +80,6 @@ class UnixSocket:
     waiting: tuple[int, ...] = ()
 
 
-def same_host(local: str, remote: str) -> bool:
-    """Whether a connection between these addresses never leaves its host."""
-    ends = (ipaddress.ip_address(local), ipaddress.ip_address(remote))
-    return ends[0] == ends[1] or all(one.is_loopback for one in ends)
-
-
 def tcp_sockets(process: Path | str, inodes: Container[int]) -> tuple[InetSocket, ...]:
     """Return those TCP sockets that have one of the inodes, in this process's net namespace."""
     ours: list[list[str]] = []
@@ -126,15 +115,10 @@ def unix_sockets() -> dict[int, UnixSocket]:
     Raises:
         OSError: the kernel has no unix_diag.
     """
-    family = socket.AF_NETLINK
-    with socket.socket(family, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as link:
-        link.settimeout(_PATIENCE)
-        show = _SHOW_NAME | _SHOW_PEER | _SHOW_WAITING
-        body = _REQUEST.pack(socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, show, 0, 0)
-        size = _HEADER.size + len(body)
-        link.send(_HEADER.pack(size, _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, 1, 0) + body)
-        found = (_unix(payload) for payload in _answers(link))
-        known = {one.inode: one for one in found}
+    show = _SHOW_NAME | _SHOW_PEER | _SHOW_WAITING
+    body = _REQUEST.pack(socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, show, 0, 0)
+    found = (_unix(payload) for payload in netlink.dump(_SOCK_DIAG, _BY_FAMILY, body))
+    known = {one.inode: one for one in found}
     listeners = {inode: one.inode for one in known.values() for inode in one.waiting}
     for inode in listeners.keys() & known.keys():
         if not known[inode].peer:
@@ -142,29 +126,10 @@ def unix_sockets() -> dict[int, UnixSocket]:
     return known
 
 
-def _answers(link: socket.socket) -> Iterator[bytes]:
-    """Read a netlink dump to its end, message by message."""
-    while True:
-        raw = link.recv(1 << 20)
-        at = 0
-        while at + _HEADER.size <= len(raw):
-            size, kind, *_ = _HEADER.unpack_from(raw, at)
-            payload = raw[at + _HEADER.size : at + size]
-            if kind == _DONE:
-                return
-            if kind == _ERROR:
-                number = -int.from_bytes(payload[:4], "little", signed=True)
-                raise OSError(number, os.strerror(number))
-            yield payload
-            at += (size + 3) & ~3
-
-
 def _unix(payload: bytes) -> UnixSocket:
     _, kind, _, _, inode, *_ = _ANSWER.unpack_from(payload)
-    name, peer, waiting, at = "", 0, b"", _ANSWER.size
-    while at + _ATTRIBUTE.size <= len(payload):
-        size, attribute = _ATTRIBUTE.unpack_from(payload, at)
-        value = payload[at + _ATTRIBUTE.size : at + size]
+    name, peer, waiting = "", 0, b""
+    for attribute, value in netlink.attributes(payload[_ANSWER.size :]):
         if attribute == _NAME:
             # a leading zero byte marks a name that is no path; people write it as @
             name = text(
@@ -174,7 +139,6 @@ def _unix(payload: bytes) -> UnixSocket:
             peer = int.from_bytes(value, "little")
         elif attribute == _WAITING:
             waiting = value
-        at += (max(size, _ATTRIBUTE.size) + 3) & ~3
     inodes = struct.unpack_from(f"={len(waiting) // 4}I", waiting)
     return UnixSocket(inode, _KINDS.get(kind, str(kind)), name, peer, inodes)
 
@@ -199,6 +163,4 @@ def _end(written: str) -> tuple[str, int]:
     address, _, port = written.partition(":")
     words = bytes.fromhex(address)
     raw = b"".join(words[at : at + 4][::-1] for at in range(0, len(words), 4))
-    found = ipaddress.ip_address(raw)
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return str(mapped or found), int(port, 16)
+    return plain(raw), int(port, 16)

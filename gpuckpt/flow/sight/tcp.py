@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING
 
 from gpuckpt.errors import DumpFailed
 from gpuckpt.model import TcpPolicy
-from gpuckpt.tools.sockets import LISTENING, TOLD_OF_END, same_host
+from gpuckpt.tools.addresses import same_host
+from gpuckpt.tools.sockets import LISTENING, TOLD_OF_END
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from gpuckpt.image.outside import ConnectionRecord
     from gpuckpt.model import Connection
     from gpuckpt.tools.sockets import InetSocket
+
+    _AnyConnection = Connection | ConnectionRecord
 
 
 class Where(Enum):
@@ -71,16 +75,24 @@ def still_inside(connections: Iterable[Connection]) -> None:
     Raises:
         DumpFailed: one was made since the tree was looked at.
     """
+    if stranger := leads_out(connections):
+        raise DumpFailed(
+            f"the job has just connected to {stranger.remote}:{stranger.remote_port}, outside the "
+            "tree",
+            hint="Say what becomes of such connections (--tcp established or close), or dump "
+            "again when it is over.",
+        )
+
+
+def leads_out(connections: Iterable[_AnyConnection]) -> _AnyConnection | None:
+    """Return one whose other end the tree has not, None if there is none."""
     listed = tuple(connections)
     ends = {(one.local, one.local_port, one.remote, one.remote_port) for one in listed}
     for one in listed:
         other = (one.remote, one.remote_port, one.local, one.local_port)
         if other not in ends and not (one.closing and same_host(one.local, one.remote)):
-            raise DumpFailed(
-                f"the job has just connected to {one.remote}:{one.remote_port}, outside the tree",
-                hint="Say what becomes of such connections (--tcp established or close), or dump "
-                "again when it is over.",
-            )
+            return one
+    return None
 
 
 def _count(number: int) -> str:
