@@ -350,11 +350,12 @@ class FileRef:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A listening TCP or bound UDP socket of a tree."""
+    """A listening TCP or bound UDP socket of a tree; `dual`: of IPv6, and takes IPv4 as well."""
 
     protocol: str
     address: str
     port: int
+    dual: bool = False
 
 
 @dataclass(frozen=True, slots=True)

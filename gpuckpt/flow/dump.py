@@ -25,7 +25,7 @@ from gpuckpt.flow.sight.forecast import forecast
 from gpuckpt.flow.sight.look import Sight, look
 from gpuckpt.flow.sight.tcp import still_inside
 from gpuckpt.flow.taking import carry, records
-from gpuckpt.flow.taking.aftermath import late_failure, late_gpu, left_behind
+from gpuckpt.flow.taking.aftermath import late_failure, late_gpu, left_behind, unlock
 from gpuckpt.flow.taking.hands import Taking
 from gpuckpt.flow.work.history import History, record_of
 from gpuckpt.flow.work.operation import Operation
@@ -155,6 +155,8 @@ class _Dump:
             except BaseException as why:  # noqa: BLE001 - raised again below, judged first
                 _abort(packers)
                 self._after_failure(stage, why, work / DUMP_LOG)
+            if self.manifest is not None and not self.request.leave_running:
+                self.findings += unlock(self.tools, self.manifest, work / DUMP_LOG)
 
     def _commit(self, stage: Stage, files: tuple[FileEntry, ...], packers: list[Packer]) -> None:
         """The point of no return: from the rename on the image is what counts."""
@@ -201,7 +203,7 @@ class _Dump:
         if not found:
             return (), ()
         size = sum(one.bytes for one in found)
-        with self.record.phase("files", _files(found), size) as step:
+        with self.record.phase("files", carry.named(found), size) as step:
             packer = Packer(stage.criu, self.request.level, step.advance)
             packers.append(packer)
             carried = carry.store(self.tools, found, packer)
@@ -293,8 +295,3 @@ def _abort(packers: Iterable[Packer]) -> None:
     """Stop all writing."""
     for packer in packers:
         packer.abort()
-
-
-def _files(found: tuple[CarriedFile, ...]) -> str:
-    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    return f"{found[0].path}{more}"

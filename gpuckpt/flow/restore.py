@@ -19,9 +19,10 @@ from gpuckpt.errors import (
 from gpuckpt.flow.gpu.tree import CudaTree
 from gpuckpt.flow.leftovers.recover import recover
 from gpuckpt.flow.request import RestoreRequest, RestoreResult
-from gpuckpt.flow.returning.binding import bind, fire
+from gpuckpt.flow.returning.binding import bind
+from gpuckpt.flow.returning.holding import Holding
 from gpuckpt.flow.returning.ledger import remember
-from gpuckpt.flow.returning.options import repeated
+from gpuckpt.flow.returning.options import names_in, repeated
 from gpuckpt.flow.returning.placing import Placing
 from gpuckpt.flow.returning.proof import Proof
 from gpuckpt.flow.returning.target.facts import gather
@@ -37,7 +38,6 @@ from gpuckpt.image.store import Image
 from gpuckpt.image.unpack import Unpacker
 from gpuckpt.model import CudaState, Finding
 from gpuckpt.tools.criu import RestoreRun, deadline
-from gpuckpt.tools.criunames import Names, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -127,6 +127,7 @@ class _Restore:
             threads=self.threads,
             pids=tuple(process.pid for process in self.manifest.tree),
         )
+        self.holding = Holding(self.tools, self.manifest, self.entry)
 
     def run(self) -> RestoreResult:
         try:
@@ -165,6 +166,7 @@ class _Restore:
     def _criu(self) -> None:
         """Run CRIU; all its input is checked before it gets it."""
         raw = self.manifest.totals.raw
+        self.holding.take(self.undo)
         self.tools.proc.adopt_orphans(on=True)
         self.undo.add("a half-restored tree is left", self._end_tree)
         with (
@@ -183,7 +185,7 @@ class _Restore:
                 deadline=deadline(raw),
                 stdin=0 if self.manifest.options.shell_job else None,
                 abort=unpacker.close,
-                names=self._names,
+                names=lambda: names_in(self.image),
             )
             try:
                 self.tools.criu.restore(run)
@@ -193,24 +195,14 @@ class _Restore:
             finally:
                 unpacker.close()
 
-    def _names(self) -> Names:
-        """Return names for what CRIU calls by numbers."""
-        commands = {process.pid: process.comm for process in self.manifest.tree}
-        unpacker = Unpacker(self.image, workers=1)
-        try:
-            return recorded(commands, unpacker.read("files.img"))
-        except GpuckptError:  # something else is worse: the failure is told without names
-            return Names(processes=commands)
-        finally:
-            unpacker.close()
-
     def _approve(self) -> None:
         """Let the tasks run only if they are exactly what was dumped."""
         self.interrupts.check()
         if wrong := self.proof.exact():
             raise RestoreFailed(f"CRIU made another tree: {wrong[0].reason}", findings=wrong)
         self._note("made", processes=below_me(self.tools, self.entry.pids))
-        self.findings += [*bind(self.tools, self.manifest), *fire(self.tools, self.manifest)]
+        self.findings += bind(self.tools, self.manifest)
+        self.holding.release()
 
     def _note(self, step: str, **known: object) -> None:
         """Write down what is about to be done, and what has become known."""

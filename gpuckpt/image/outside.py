@@ -20,11 +20,12 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListenerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A port the restored tree will bind."""
+    """A port the restored tree will bind; `dual`: by an IPv6 socket that takes IPv4 as well."""
 
     protocol: str
     address: str
     port: int
+    dual: bool = False
 
 
 class ConnectionRecord(msgspec.Struct, frozen=True, kw_only=True):

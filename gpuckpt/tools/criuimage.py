@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuckpt.errors import ImageDamaged
 from gpuckpt.model import Connection, FileRef, Listener, Remap
+from gpuckpt.tools.addresses import plain
 from gpuckpt.tools.sockets import CLOSING, LISTENING, UNCONNECTED
 from gpuckpt.tools.wire import Message, little_words, records
 
@@ -26,7 +27,8 @@ _REMAPS: Final = 0x59133954
 
 _LINKED, _GHOST = 0, 1  # RemapType in remap-file-path.proto
 _TCP, _UDP = 6, 17
-_ADDRESS_BYTES: Final = {2: 4, 10: 16}  # AF_INET, AF_INET6
+_IPV4, _IPV6 = 2, 10
+_ADDRESS_BYTES: Final = {_IPV4: 4, _IPV6: 16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,22 +212,16 @@ def _listener(inet: Message) -> Listener | None:
     listening = protocol == _TCP and inet.number(6) == LISTENING
     if not listening and not (protocol == _UDP and port):
         return None
-    return Listener("tcp" if listening else "udp", _address(inet, 11), port)
+    dual = inet.number(3) == _IPV6 and inet.optional(15) == 0
+    return Listener("tcp" if listening else "udp", _address(inet, 11), port, dual=dual)
 
 
 def _connection(inet: Message | None) -> Connection | None:
     """Return both ends of a connected TCP socket, None for others."""
     if inet is None or inet.number(5) != _TCP or inet.number(6) in {LISTENING, UNCONNECTED}:
         return None
-    ends = _plain(_address(inet, 11)), inet.number(7), _plain(_address(inet, 12)), inet.number(8)
+    ends = plain(_address(inet, 11)), inet.number(7), plain(_address(inet, 12)), inet.number(8)
     return Connection(*ends, closing=inet.number(6) in CLOSING)
-
-
-def _plain(address: str) -> str:
-    """Write an IPv4 address as one, whatever kind of socket has it: packets know no difference."""
-    found = ipaddress.ip_address(address)
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return str(mapped or found)
 
 
 def _address(inet: Message, field: int) -> str:

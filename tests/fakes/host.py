@@ -34,6 +34,7 @@ from gpuckpt.tools.files import HostFile, Remap
 from gpuckpt.tools.look import Look, Task
 from gpuckpt.tools.net import PortState
 from gpuckpt.tools.signs import Signs
+from gpuckpt.tools.sockets import InetSocket
 from gpuckpt.tools.surroundings import Surroundings
 from tests.fakes import criuimages
 
@@ -43,10 +44,17 @@ if TYPE_CHECKING:
 
     from gpuckpt.flow.work.interrupts import Interrupts
     from gpuckpt.tools.criu import DumpRun, RestoreRun
+    from gpuckpt.tools.diag import Connection
+    from gpuckpt.tools.filters import Ends
     from gpuckpt.tools.locks import FileLock
 
 GIB = 1 << 30
 ROOT_PID = 4_000_000  # higher than the pid of any test run
+# the job's processes talk to each other
+CONNECTED = (
+    InetSocket(71, "127.0.0.1", 6000, "127.0.0.1", 6001, 1, peer=72),
+    InetSocket(72, "127.0.0.1", 6001, "127.0.0.1", 6000, 1, peer=71),
+)
 
 
 def process(pid: int, ppid: int = 1, **changes: Any) -> Process:
@@ -101,7 +109,6 @@ class FakeHost:
     probe_answer: str = ""
     adopting: bool = False
     leftover: int = 0
-    fired: list[tuple[int, int]] = field(default_factory=list)
     inherited: frozenset[DeviceUse] = frozenset()
     busy: set[int] = field(default_factory=set)
     busy_rounds: int = 1 << 30
@@ -127,6 +134,10 @@ class FakeHost:
     cut: set[int] = field(default_factory=set)
     huge_pages: str = "madvise"
     huge_pages_fixed: bool = False
+    connected: bool = True
+    filters: set[str] = field(default_factory=set)
+    remains: list[Connection] = field(default_factory=list)
+    stubborn: bool = False  # the kernel forgets no closed connection
 
     @classmethod
     def with_job(cls, cuda: int = 2, plain: int = 1) -> FakeHost:
@@ -253,9 +264,6 @@ class _Proc:
         one = self.host.processes.get(pid)
         return one and Signs(self.host.ran.get(pid, 0), dict.fromkeys(one.threads, one.state))
 
-    def fire(self, pid: int, fd: int) -> None:
-        self.host.fired.append((pid, fd))
-
     def copies(self, argv: tuple[str, ...], cwd: str, since: float) -> tuple[int, ...]:
         del since
         return tuple(
@@ -298,7 +306,9 @@ class _Proc:
         return self.host.inherited.intersection(self.devices(pids))
 
     def look(self, tree: Tree) -> Look:
-        return Look(tasks=tuple(Task(one) for one in tree.processes))
+        mine = self.host.connected and tree.root.pid == ROOT_PID
+        tasks = tuple(Task(one) for one in tree.processes)
+        return Look(tasks=tasks, tcp=CONNECTED if mine else ())
 
     def cuda_candidates(self, pids: Iterable[int]) -> tuple[int, ...]:
         return tuple(pid for pid in pids if pid in self.host.cuda)
@@ -512,7 +522,8 @@ class _Criu:
             self.host.criu_found[one.pid] = one.state
             self.host.processes[one.pid] = replace(one, state="t")
         try:
-            for name, data in criuimages.of_tree(tree, self.host.pages).items():
+            sockets = CONNECTED if self.host.connected else ()
+            for name, data in criuimages.of_tree(tree, self.host.pages, sockets).items():
                 self.host.around(f"criu.image.{name}", lambda n=name, d=data: _pipe(run, n, d))
             if select.select([run.stop_fd], [], [], 0)[0]:
                 raise Stopped("stopped by a signal")
@@ -660,8 +671,8 @@ class _Net:
 
     host: FakeHost
 
-    def port(self, protocol: str, address: str, port: int) -> PortState:
-        del protocol, address
+    def port(self, protocol: str, address: str, port: int, *, dual: bool = False) -> PortState:
+        del protocol, address, dual
         states = self.host.ports.get(port, [PortState.FREE])
         return states.pop(0) if len(states) > 1 else states[0]
 
@@ -679,6 +690,26 @@ class _Net:
 
     def tables(self) -> tuple[str, ...]:
         return ()
+
+    def hold(self, name: str, ends: Collection[Ends]) -> None:
+        assert len(ends) == len(CONNECTED)
+        self.host.filters.add(name)
+
+    def release(self, name: str) -> None:
+        self.host.filters.discard(name)
+
+    def held(self, name: str) -> bool:
+        return name in self.host.filters
+
+    def remains(self, ports: Collection[int], ends: Collection[Ends]) -> tuple[Connection, ...]:
+        del ports, ends
+        return tuple(self.host.remains)
+
+    def forget(self, one: Connection) -> bool:
+        if self.host.stubborn:
+            return False
+        self.host.remains.remove(one)
+        return True
 
 
 @dataclass

@@ -121,6 +121,7 @@ def mend(host: FakeHost, state: Path) -> None:
     assert not Journal(state).entries()
     assert not list((state / "run").glob("*")), "a work folder was left"
     assert not host.armed
+    assert not host.filters, "the job's connections are held back"
     assert host.huge_pages == "madvise"
 
 

@@ -86,6 +86,7 @@ def test_every_call_of_a_restore(dumped: tuple[Path, FakeHost], tmp_path: Path) 
                 assert not host.cuda
                 assert not host.ended_live, "a live CUDA process was ended"
                 assert not host.adopting
+                assert not host.filters, (number, name, kind, when)
                 assert host.huge_pages == "madvise", (number, name, kind, when)
                 assert not Journal(state).entries()
     assert run(empty_host(before), image, tmp_path / "again").root_pid == ROOT_PID

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -19,7 +19,9 @@ from gpuckpt.flow.returning.target.facts import gather
 from gpuckpt.flow.returning.target.judge import PATIENCE, judge, refusal, wait_for_room
 from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.flow.work.journal import Entry, Journal
-from gpuckpt.image.outside import ListenerRecord
+from gpuckpt.image.outside import ConnectionRecord, ListenerRecord
+from gpuckpt.model import TcpPolicy
+from gpuckpt.tools.diag import Connection
 from gpuckpt.tools.net import PortState
 from tests import image_samples
 from tests.fakes.host import ROOT_PID, FakeHost, process
@@ -34,11 +36,14 @@ PORT = 6379
 
 
 def listening() -> Manifest:
-    """Return the manifest of a plain job with one port."""
+    """Return the manifest of a plain job with one port and one connection."""
     plain = image_samples.manifest()
     one = ListenerRecord(protocol="tcp", address="127.0.0.1", port=PORT)
-    outside = msgspec.structs.replace(plain.outside, listeners=(one,))
-    return msgspec.structs.replace(plain, ids=(), nvidia=None, outside=outside, tree=plain.tree[:1])
+    talk = ConnectionRecord(local="127.0.0.1", local_port=PORT, remote="127.0.0.1", remote_port=9)
+    outside = msgspec.structs.replace(plain.outside, listeners=(one,), connections=(talk,))
+    options = msgspec.structs.replace(plain.options, tcp=TcpPolicy.ESTABLISHED)
+    bare = msgspec.structs.replace(plain, ids=(), nvidia=None, options=options, tree=plain.tree[:1])
+    return msgspec.structs.replace(bare, outside=outside)
 
 
 def wait(folder: Path, *states: PortState, interrupts: Interrupts | None = None) -> list[Finding]:
@@ -57,6 +62,41 @@ def wait(folder: Path, *states: PortState, interrupts: Interrupts | None = None)
 def test_closed_connections_are_waited_for_and_that_is_said(tmp_path: Path) -> None:
     """A silent minute looks like a hang."""
     assert wait(tmp_path, PortState.LINGERING, PortState.LINGERING, PortState.FREE) == []
+
+
+def closed(state: int = 6, unsent: int = 0, inode: int = 0) -> Connection:
+    return Connection(("127.0.0.1", PORT, "127.0.0.1", 9), state, inode, unsent, (2, b"key"))
+
+
+def forget(folder: Path, *remains: Connection, **host: Any) -> tuple[list[str], list[Finding]]:
+    """Wait on a host with these connections; return what was said, and what is left of it."""
+    fake = FakeHost(**host)
+    fake.remains = list(remains)
+    tools, manifest = fake.toolbox(folder), listening()
+    said: list[str] = []
+    facts = gather(tools, manifest)
+    found = wait_for_room(tools, manifest, facts, Interrupts(), said.append)
+    return said, [one for one in found if one.id in {"port-lingering", "connection-taken"}]
+
+
+def test_closed_connections_are_forgotten_and_that_is_said(tmp_path: Path) -> None:
+    lingering = {"ports": {PORT: [PortState.LINGERING, PortState.FREE]}}
+    said, found = forget(tmp_path, closed(), closed(5), **lingering)
+    assert said == [f"forgot 2 closed connections (FIN_WAIT2, TIME_WAIT) on 127.0.0.1:{PORT}"]
+    assert found == []
+
+
+def test_connections_that_are_no_remains_are_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that somebody has, one that has bytes to deliver, and one the kernel does not forget."""
+    monkeypatch.setitem(PATIENCE, "port-lingering", 0.05)
+    _, (taken,) = forget(tmp_path, closed(1, inode=5))
+    assert (taken.id, taken.blocks) == ("connection-taken", True)
+    for remains, stubborn in ((closed(4, unsent=9), False), (closed(), True)):
+        said, (left,) = forget(tmp_path, remains, stubborn=stubborn)
+        assert (left.id, left.blocks) == ("port-lingering", True)
+        assert "at most" in said[0]
 
 
 def test_what_does_not_pass_in_its_time_is_refused(

@@ -51,6 +51,7 @@ def left_of(tools: Toolbox, entry: Entry) -> tuple[Finding, ...]:
     if same_boot(tools, entry):
         if entry.operation == "restore":
             found += (_half_restored(one) for one in made_tasks(tools, entry))
+            found += _held(tools, entry)
         else:
             found += _suspended(tools, entry)
             found += _cut(tools, entry)
@@ -234,6 +235,17 @@ def _cut(tools: Toolbox, entry: Entry) -> Iterator[Finding]:
     for thing in things:
         reason = "CRIU has cut the job's TCP connections and not put them back."
         yield blocker("left-tcp", thing, reason, REPAIR, alive[0])
+
+
+def _held(tools: Toolbox, entry: Entry) -> Iterator[Finding]:
+    if tools.net.held(table_of(entry)):
+        reason = "A restore that was never finished held the job's TCP connections back by it."
+        yield warning("left-filter", f"packet filter table {table_of(entry)}", reason, SWEEP)
+
+
+def table_of(entry: Entry) -> str:
+    """Return the name of the table by which a restore holds TCP connections back."""
+    return f"gpuckpt-{entry.id}"
 
 
 def _half_restored(process: Process) -> Finding:

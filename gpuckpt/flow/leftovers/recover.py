@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import Unfinished
-from gpuckpt.flow.leftovers.found import cut_short, left_of, remaps_of, same_boot, stands
+from gpuckpt.flow.leftovers.found import cut_short, left_of, remaps_of, same_boot, stands, table_of
 from gpuckpt.flow.leftovers.placed import clear
 from gpuckpt.flow.work import hugepages
 from gpuckpt.flow.work.journal import at_work
@@ -82,10 +82,11 @@ def tidy(tools: Toolbox, journal: Journal, entry: Entry) -> None:
     """Remove the files of an operation that was cut short, and forget it.
 
     Raises:
-        OSError: a name may not be removed.
+        OSError: something may not be removed.
     """
     if same_boot(tools, entry):
         entry = hugepages.give_back(tools, journal, entry)
+        tools.net.release(table_of(entry))
         clear(tools, entry.placed, job_stands=stands(tools, entry))
     for remap in remaps_of(tools, entry):
         tools.files.remove(remap.path)

@@ -1,13 +1,17 @@
-"""What a restore says to CRIU."""
+"""What a restore says to CRIU, and what CRIU's numbers mean."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpuckpt.errors import GpuckptError
+from gpuckpt.image.unpack import Unpacker
 from gpuckpt.tools.criu import CriuOptions
+from gpuckpt.tools.criunames import Names, recorded
 
 if TYPE_CHECKING:
     from gpuckpt.image.manifest import Manifest
+    from gpuckpt.image.store import Image
 
 
 def repeated(manifest: Manifest) -> CriuOptions:
@@ -21,3 +25,15 @@ def repeated(manifest: Manifest) -> CriuOptions:
         external_unix=options.external_unix,
         stand_ins=frozenset() if options.stand_ins else None,
     )
+
+
+def names_in(image: Image) -> Names:
+    """Return names for what CRIU calls by numbers."""
+    commands = {process.pid: process.comm for process in image.manifest.tree}
+    unpacker = Unpacker(image, workers=1)
+    try:
+        return recorded(commands, unpacker.read("files.img"))
+    except GpuckptError:  # something else is worse: the failure is told without names
+        return Names(processes=commands)
+    finally:
+        unpacker.close()

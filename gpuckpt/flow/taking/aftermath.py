@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuckpt.model import warning
+from gpuckpt.flow.sight.tcp import leads_out
+from gpuckpt.model import TcpPolicy, warning
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpuckpt.flow.work.toolbox import Toolbox
+    from gpuckpt.image.manifest import Manifest
     from gpuckpt.model import Finding, Process
 
 
@@ -28,6 +33,28 @@ def late_gpu(why: Exception) -> Finding:
         f"Giving the job its GPU state back worked only at the second try: {why}.",
         "Look whether the job makes progress; the image is whole.",
     )
+
+
+def unlock(tools: Toolbox, manifest: Manifest, log: Path) -> list[Finding]:
+    """Remove the packet filter that CRIU leaves for peers outside, if there are none.
+
+    A restore makes one of its own; this one would outlive an image that never comes back.
+    """
+    connections = manifest.outside.connections
+    if manifest.options.tcp is not TcpPolicy.ESTABLISHED or leads_out(connections):
+        return []
+    try:
+        tools.net.free_connections((), log)
+    except OSError as why:
+        return [
+            warning(
+                "filter-left",
+                "nftables",
+                f"CRIU's packet filter for the job's connections could not be removed: {why}.",
+                "Remove it by hand (nft delete table inet NAME; `gpuckpt status` tells the name).",
+            )
+        ]
+    return []
 
 
 def left_behind(process: Process) -> Finding:

@@ -46,6 +46,12 @@ def find(tools: Toolbox, pids: Iterable[int], remaps: Iterable[Remap]) -> tuple[
         raise _unreadable(why) from why
 
 
+def named(files: tuple[CarriedFile, ...]) -> str:
+    """Name the first, count the others."""
+    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+    return f"{files[0].path}{more}"
+
+
 def store(
     tools: Toolbox, files: tuple[CarriedFile, ...], packer: Packer
 ) -> tuple[CarriedFile, ...]:

@@ -173,7 +173,6 @@ def _process(
         parent_death=_parent_death(process, dumped),
         layout=around.layout,
         clock=around.clock,
-        expired=around.expired,
         visible=dumped.sight.facts.visible.get(process.pid),
     )
 
@@ -218,7 +217,7 @@ def _outside(tools: Toolbox, dumped: Dumped, prefixes: set[str]) -> Outside:
     return Outside(
         files=tuple(_file(tools, one) for one in opened.files if not GPU_NODE.fullmatch(one.path)),
         listeners=tuple(
-            ListenerRecord(protocol=one.protocol, address=one.address, port=one.port)
+            ListenerRecord(protocol=one.protocol, address=one.address, port=one.port, dual=one.dual)
             for one in opened.listeners
         ),
         terminals=opened.terminals,

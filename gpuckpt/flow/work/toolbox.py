@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
     from pathlib import Path
 
     from gpuckpt.flow.work.carriedtool import CarriedTool
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     )
     from gpuckpt.tools.criu import DumpRun, RestoreRun
     from gpuckpt.tools.destination import Place
+    from gpuckpt.tools.diag import Connection
     from gpuckpt.tools.files import HostFile, Remap
+    from gpuckpt.tools.filters import Ends
     from gpuckpt.tools.locks import FileLock
     from gpuckpt.tools.net import PortState
     from gpuckpt.tools.units import Unit
@@ -80,8 +82,8 @@ class CriuTool(Protocol):
 class NetTool(Protocol):
     """The network of this host."""
 
-    def port(self, protocol: str, address: str, port: int) -> PortState:
-        """Say whether `address`:`port` could be bound now."""
+    def port(self, protocol: str, address: str, port: int, *, dual: bool = ...) -> PortState:
+        """Say whether `address`:`port` could be bound now, with `dual` for IPv4 as well."""
 
     def holders(self, protocol: str, port: int, *, listening: bool = ...) -> tuple[int, ...]:
         """Return the processes that hold, or listen on, a socket with this local port."""
@@ -94,6 +96,21 @@ class NetTool(Protocol):
 
     def tables(self) -> tuple[str, ...]:
         """Return the packet filter tables that a CRIU has made and nobody has removed."""
+
+    def hold(self, name: str, ends: Iterable[Ends]) -> None:
+        """Drop every packet of these connections, by a table `name`; OSError if refused."""
+
+    def release(self, name: str) -> None:
+        """Remove that table if it is there; OSError if refused."""
+
+    def held(self, name: str) -> bool:
+        """Whether there is such a table."""
+
+    def remains(self, ports: Collection[int], ends: Collection[Ends]) -> tuple[Connection, ...]:
+        """Return closed connections with these local ports, and any with these very ends."""
+
+    def forget(self, one: Connection) -> bool:
+        """Let the kernel forget a closed connection; False if it cannot, OSError if refused."""
 
 
 class FilesTool(Protocol):

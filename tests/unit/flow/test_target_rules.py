@@ -10,8 +10,9 @@ import pytest
 
 from gpuckpt.errors import CriuMissing, ImageUnsupported
 from gpuckpt.flow.returning.ledger import Restored
-from gpuckpt.flow.returning.target.facts import SeenPort, TargetFacts
+from gpuckpt.flow.returning.target.facts import TargetFacts
 from gpuckpt.flow.returning.target.judge import judge, refusal
+from gpuckpt.flow.returning.target.ports import SeenPort
 from gpuckpt.flow.sight.forecast import returning
 from gpuckpt.flow.work.history import Record
 from gpuckpt.flow.work.journal import Entry

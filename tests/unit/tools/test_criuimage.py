@@ -98,7 +98,7 @@ def test_sockets_that_will_be_bound_again() -> None:
     assert read_files(real("files.img")).listeners == (
         Listener("tcp", "127.0.0.1", 41701),
         Listener("tcp", "::1", 37927),
-        Listener("tcp", "::", 55949),
+        Listener("tcp", "::", 55949, dual=True),
         Listener("udp", "0.0.0.0", 40746),  # noqa: S104 - that is what was dumped
         Listener("udp", "::1", 33621),
     )

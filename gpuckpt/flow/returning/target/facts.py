@@ -10,6 +10,7 @@ from gpuckpt.errors import HostUnfit
 from gpuckpt.flow.gpu.memory import holders, memory_need
 from gpuckpt.flow.returning import doubts
 from gpuckpt.flow.returning.ledger import Ledger
+from gpuckpt.flow.returning.target.ports import processes, remains_of, seen_port, talkers
 from gpuckpt.flow.returning.target.standing import Standing, State, standings
 from gpuckpt.flow.sight.obstacles import check_answers
 from gpuckpt.flow.work.journal import Journal
@@ -23,21 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from gpuckpt.flow.returning.ledger import Restored
+    from gpuckpt.flow.returning.target.ports import SeenPort
     from gpuckpt.flow.work.journal import Entry
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.manifest import Manifest
-    from gpuckpt.image.outside import ListenerRecord, LockRecord, RemapRecord
+    from gpuckpt.image.outside import LockRecord, RemapRecord
     from gpuckpt.model import Finding, HostFacts, NvidiaFacts, Process, Version
+    from gpuckpt.tools.diag import Connection
     from gpuckpt.tools.files import HostFile
-
-
-@dataclass(frozen=True, slots=True)
-class SeenPort:
-    """How a port that the job needs stands here, and who has it, as far as that can be seen."""
-
-    listener: ListenerRecord
-    state: PortState
-    holders: tuple[Process, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +41,9 @@ class TargetFacts:
     `no_criu` says why there is none that can work. `files`, `names` and `packages` hold what is
     here of what the manifest lists, None for what is not; `writable` tells which folders take
     names, `makeable` those that CRIU makes itself if they are missing. `locked` are files whose
-    locks others have, with the pid and name of one of these. `taken` are the job's numbers in
+    locks others have, with the pid and name of one of these. `remains` are connections between
+    the ends of the job's own, and closed ones on its ports, `talkers` who has them, by the local
+    port. `taken` are the job's numbers in
     use, with their users. `running` are processes of this very job that are alive, from
     before the dump or from an earlier restore, which `restored` tells of; `copies` tell of others
     that look like it. `others` are restores going on now. `gpu_short` has the GPUs
@@ -70,6 +66,8 @@ class TargetFacts:
     locked: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     taken: Mapping[int, Process | None] = field(default_factory=dict)
     ports: tuple[SeenPort, ...] = ()
+    remains: tuple[Connection, ...] = ()
+    talkers: Mapping[int, Process] = field(default_factory=dict)
     addresses: Mapping[str, bool] = field(default_factory=dict)
     gpu_short: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     terminal: bool = False
@@ -162,12 +160,16 @@ def look_again(tools: Toolbox, manifest: Manifest, facts: TargetFacts) -> Target
     """Look once more at what may pass by itself: numbers, ports, GPU memory."""
     nvidia = tools.nvidia.facts()
     plan = facts.gpus.renewed(nvidia) if facts.gpus else _plan(manifest, nvidia, facts.asked)
+    ports = tuple(seen_port(tools, listener) for listener in manifest.outside.listeners)
+    remains = remains_of(tools, manifest, ports)
     return replace(
         facts,
         taken=_taken(tools, manifest),
         # after them: a restore that has made one of them is in the journal already
         others=_others(tools, facts.host.boot_id),
-        ports=tuple(_port(tools, listener) for listener in manifest.outside.listeners),
+        ports=ports,
+        remains=remains,
+        talkers=talkers(tools, remains),
         locked=_locked(tools, manifest.outside.locks),
         nvidia=nvidia,
         gpus=plan,
@@ -242,14 +244,6 @@ def _record(old: FileRecord, now: HostFile) -> FileRecord:
     )
 
 
-def _port(tools: Toolbox, listener: ListenerRecord) -> SeenPort:
-    state = tools.net.port(listener.protocol, listener.address, listener.port)
-    if state is not PortState.TAKEN:
-        return SeenPort(listener, state)
-    holders = tools.net.holders(listener.protocol, listener.port)
-    return SeenPort(listener, state, tuple(_processes(tools, holders)))
-
-
 def _locked(tools: Toolbox, records: Iterable[LockRecord]) -> dict[str, tuple[int, str]]:
     """Return those locks that somebody has who would not share them."""
     found: dict[str, tuple[int, str]] = {}
@@ -262,10 +256,6 @@ def _locked(tools: Toolbox, records: Iterable[LockRecord]) -> dict[str, tuple[in
     return found
 
 
-def _processes(tools: Toolbox, pids: Iterable[int]) -> list[Process]:
-    return [process for pid in pids if (process := tools.proc.process(pid)) is not None]
-
-
 def _running(
     tools: Toolbox, manifest: Manifest, boot_id: str, restored: Restored | None
 ) -> frozenset[int]:
@@ -276,7 +266,7 @@ def _running(
     if restored is not None and restored.boot_id == boot_id:
         known |= {(ref.pid, ref.start_time) for ref in restored.processes}
     pids = sorted({pid for pid, _ in known})
-    now = ((one.pid, one.ref.start_time) for one in _processes(tools, pids) if not one.zombie)
+    now = ((one.pid, one.ref.start_time) for one in processes(tools, pids) if not one.zombie)
     return frozenset(pid for pid, started in now if (pid, started) in known)
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.errors import GpuckptError, HostMismatch, ImageUnsupported
 from gpuckpt.flow.returning.target import carried, network, numbers, places, room, setting
 from gpuckpt.flow.returning.target.facts import look_again
+from gpuckpt.flow.returning.target.rule import some
 from gpuckpt.model import Severity
+from gpuckpt.tools.diag import NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.manifest import Manifest
     from gpuckpt.model import Finding
+    from gpuckpt.tools.diag import Connection
 
 RULES: Final[tuple[Rule, ...]] = (
     *setting.RULES,
@@ -80,7 +84,11 @@ def wait_for_room(
     """
     begun = time.monotonic()
     told = ""
+    tried: set[Connection] = set()
     while True:
+        if forgotten := _forget(tools, facts, tried):
+            say(forgotten)
+            facts = look_again(tools, manifest, facts)
         findings = judge(manifest, facts)
         waited = time.monotonic() - begun
         passing = [one for one in findings if waited < PATIENCE.get(one.id, 0.0)]
@@ -91,6 +99,25 @@ def wait_for_room(
         time.sleep(POLL_SECONDS)
         tools.proc.reap(facts.taken)
         facts = look_again(tools, manifest, facts)
+
+
+def _forget(tools: Toolbox, facts: TargetFacts, tried: set[Connection]) -> str:
+    """Let the kernel forget closed connections on the job's ports, each tried once; say which.
+
+    Nobody has them. What it cannot forget is waited for.
+    """
+    gone: list[Connection] = []
+    for one in facts.remains:
+        if one.closed and one not in tried:
+            tried.add(one)
+            with suppress(OSError):
+                gone += [one] if tools.net.forget(one) else []
+    if not gone:
+        return ""
+    states = ", ".join(sorted({NAMES[one.state] for one in gone}))
+    places = [f"{one.ends[0]}:{one.ends[1]}" for one in gone]
+    what = "a closed connection" if len(gone) == 1 else f"{len(gone)} closed connections"
+    return f"forgot {what} ({states}) on {some(list(dict.fromkeys(places)))}"
 
 
 def _tell(finding: Finding, waited: float, told: str, say: Callable[[str], None]) -> str:

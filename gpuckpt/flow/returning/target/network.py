@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Final
 from gpuckpt.flow.returning import doubts
 from gpuckpt.flow.returning.target.rule import Rule, name, some
 from gpuckpt.model import TcpPolicy, blocker, warning
+from gpuckpt.tools.diag import NAMES
 from gpuckpt.tools.net import PortState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuckpt.flow.returning.target.facts import SeenPort, TargetFacts
+    from gpuckpt.flow.returning.target.facts import TargetFacts
+    from gpuckpt.flow.returning.target.ports import SeenPort
     from gpuckpt.image.manifest import Manifest
     from gpuckpt.model import Finding
 
@@ -50,8 +52,33 @@ def _lingering(seen: SeenPort) -> Finding:
         "port-lingering",
         _place(seen),
         f"Connections closed a moment ago (TIME_WAIT) hold port {seen.listener.port}.",
-        "Nothing to do: a restore waits until they are forgotten, at most about a minute.",
+        "Nothing to do: a restore has the kernel forget them, or waits for that, about a minute.",
     )
+
+
+def same_ends(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
+    """The very connection of the job is here: of an earlier copy of it, or of somebody else."""
+    ports = {one.listener.port for one in facts.ports if one.state is PortState.LINGERING}
+    for one in facts.remains:
+        near, far = (f"{address}:{port}" for address, port in (one.ends[:2], one.ends[2:]))
+        place = f"tcp {near} - {far}"
+        if one.inode or one.state not in NAMES:
+            who = facts.talkers.get(one.ends[1])
+            yield blocker(
+                "connection-taken",
+                place,
+                "A connection between the ends that one of the job's had is open here, "
+                f"{'by whom cannot be seen' if who is None else 'by ' + name(who)}.",
+                "End what has it and retry.",
+                None if who is None else who.pid,
+            )
+        elif one.ends[1] not in ports:
+            yield warning(
+                "port-lingering",
+                place,
+                f"A connection between the same ends was closed a moment ago ({NAMES[one.state]}).",
+                "Nothing to do: a restore has the kernel forget it, or waits for that.",
+            )
 
 
 def _no_address(address: str, place: str) -> Finding:
@@ -119,4 +146,4 @@ def _place(seen: SeenPort) -> str:
     return f"{one.protocol} {one.address}:{one.port}"
 
 
-RULES: Final[tuple[Rule, ...]] = (ports, connections, pipes)
+RULES: Final[tuple[Rule, ...]] = (ports, same_ends, connections, pipes)
