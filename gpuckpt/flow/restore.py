@@ -19,7 +19,7 @@ from gpuckpt.errors import (
 from gpuckpt.flow.gpu.tree import CudaTree
 from gpuckpt.flow.leftovers.recover import recover
 from gpuckpt.flow.request import RestoreRequest, RestoreResult
-from gpuckpt.flow.returning.binding import bind
+from gpuckpt.flow.returning.binding import bind, fire
 from gpuckpt.flow.returning.holding import Holding
 from gpuckpt.flow.returning.ledger import remember
 from gpuckpt.flow.returning.options import names_in, repeated
@@ -201,7 +201,7 @@ class _Restore:
         if wrong := self.proof.exact():
             raise RestoreFailed(f"CRIU made another tree: {wrong[0].reason}", findings=wrong)
         self._note("made", processes=below_me(self.tools, self.entry.pids))
-        self.findings += bind(self.tools, self.manifest)
+        self.findings += [*bind(self.tools, self.manifest), *fire(self.tools, self.manifest)]
         self.holding.release()
 
     def _note(self, step: str, **known: object) -> None:

@@ -100,6 +100,7 @@ class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
     parent_death: int = 0
     layout: tuple[int, ...] = ()
     clock: float = 0.0
+    expired: tuple[int, ...] = ()
     visible: tuple[str, ...] | None = None
 
 

@@ -80,6 +80,7 @@ class Look:
     """A tree and what ties it to the world outside.
 
     `above` are its ancestors, nearest first; `tracers` the names of those who trace any of it.
+    `bound` has (pid, name) of its Unix sockets.
     `strays` are processes outside the tree in sessions or groups that it leads.
     `inherited` is what of GPUs processes of the tree have in common, as after a fork.
     `shared_by` has all processes of the host that map the files of CUDA IPC which the tree maps.
@@ -96,6 +97,7 @@ class Look:
     peers: tuple[OutsidePeer, ...] = ()
     clients: tuple[WaitingClient, ...] = ()
     in_flight: tuple[tuple[int, int], ...] = ()
+    bound: tuple[tuple[int, str], ...] = ()
     shared_sockets: tuple[tuple[int, Descriptor, Holder], ...] = ()
     hosts: Mapping[int, Holder] = field(default_factory=dict)
     unread: frozenset[int] = frozenset()
@@ -149,6 +151,7 @@ def look(root: Path, tree: Tree, ancestors: tuple[int, ...]) -> Look:
         peers=ends.peers,
         clients=ends.clients,
         in_flight=ends.in_flight,
+        bound=ends.bound,
         shared_sockets=ends.shared,
         hosts=ends.hosts,
         unread=frozenset(unread_netlink(net, inodes) if inodes else ()),

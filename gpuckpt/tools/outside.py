@@ -70,7 +70,8 @@ class Ends:
     """The far ends of a tree's connections: `hosts` names who has a local TCP peer, by its inode.
 
     `shared` are (pid, fd, holder) of Internet sockets that somebody outside holds as well,
-    `in_flight` are (pid, fd) of Unix sockets in which descriptors are on their way.
+    `in_flight` are (pid, fd) of Unix sockets in which descriptors are on their way, `bound` the
+    names that the tree's own Unix sockets have, each with a process that has it.
     """
 
     pipes: tuple[OutsidePipe, ...] = ()
@@ -79,6 +80,7 @@ class Ends:
     in_flight: tuple[tuple[int, int], ...] = ()
     shared: tuple[tuple[int, Descriptor, Holder], ...] = ()
     hosts: Mapping[int, Holder] = field(default_factory=dict)
+    bound: tuple[tuple[int, str], ...] = ()
 
 
 def outside(
@@ -130,6 +132,11 @@ def outside(
             if (holder := _holder(found, fd.target, names)) is not None
         ),
         hosts={peer: holder for peer, holder in hosts.items() if holder is not None},
+        bound=tuple(
+            (pid, known[inode].name.rstrip("\0"))  # of an abstract name the zeros are a part
+            for inode, (pid, _) in own.items()
+            if inode in known and known[inode].name
+        ),
     )
 
 

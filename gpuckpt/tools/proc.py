@@ -36,6 +36,7 @@ from gpuckpt.tools.procfs import (
 from gpuckpt.tools.remains import half_made, send, users
 from gpuckpt.tools.signs import Signs, copies, neglected, signs
 from gpuckpt.tools.surroundings import Surroundings, surroundings
+from gpuckpt.tools.timers import fire
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -169,6 +170,10 @@ class Proc:
     def surroundings(self, pid: int) -> Surroundings:
         """Return what a process lives in that no image carries; see tools/surroundings.py."""
         return surroundings(self.root, pid)
+
+    def fire(self, pid: int, fd: int) -> None:
+        """Let a timer of a process expire at once; see tools/timers.py."""
+        fire(pid, fd)
 
     def signs(self, pid: int) -> Signs | None:
         """Return a process's signs of life, None if it is gone."""

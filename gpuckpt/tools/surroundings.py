@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuckpt.tools.cgroups import Cgroups
 from gpuckpt.tools.procfs import kibibytes, link, parse_status, read, text
+from gpuckpt.tools.timers import expired
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +35,8 @@ class Surroundings:
     holds it under, "" if nothing does. `permitted` and `bounding` are sets of capabilities, by
     bit. `huge_pages` are bytes from the pool; `python` the prefix of its interpreter, "" if it is
     none. `layout` says where its program, stack, arguments and environment lie, which no second
-    start repeats; `clock` is its CLOCK_MONOTONIC in seconds.
+    start repeats; `clock` is its CLOCK_MONOTONIC in seconds. `expired` are timerfds that CRIU would
+    bring back as if they had not.
     """
 
     root: str = "/"
@@ -46,6 +48,7 @@ class Surroundings:
     python: str = ""
     layout: tuple[int, ...] = ()
     clock: float = 0.0
+    expired: tuple[int, ...] = ()
 
 
 def surroundings(root: Path, pid: int) -> Surroundings:
@@ -62,6 +65,7 @@ def surroundings(root: Path, pid: int) -> Surroundings:
         huge_pages=kibibytes(status, "HugetlbPages"),
         python=_prefix(folder),
         layout=_layout(_soft(f"{folder}/stat")),
+        expired=_expired(folder),
         clock=max(0.0, time.monotonic() - _offset(f"{root}/self") + _offset(folder)),
     )
 
@@ -98,6 +102,13 @@ def label(folder: str) -> str:
     """Return the label of a security module; a profile that only watches counts as well."""
     raw = text(_soft(f"{folder}/attr/current")).strip("\0\n ")
     return "" if raw in _UNLABELLED else raw
+
+
+def _expired(folder: str) -> tuple[int, ...]:
+    try:
+        return expired(folder)
+    except PermissionError:  # a zombie
+        return ()
 
 
 def _prefix(folder: str) -> str:

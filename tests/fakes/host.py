@@ -109,6 +109,7 @@ class FakeHost:
     probe_answer: str = ""
     adopting: bool = False
     leftover: int = 0
+    fired: list[tuple[int, int]] = field(default_factory=list)
     inherited: frozenset[DeviceUse] = frozenset()
     busy: set[int] = field(default_factory=set)
     busy_rounds: int = 1 << 30
@@ -263,6 +264,9 @@ class _Proc:
     def signs(self, pid: int) -> Signs | None:
         one = self.host.processes.get(pid)
         return one and Signs(self.host.ran.get(pid, 0), dict.fromkeys(one.threads, one.state))
+
+    def fire(self, pid: int, fd: int) -> None:
+        self.host.fired.append((pid, fd))
 
     def copies(self, argv: tuple[str, ...], cwd: str, since: float) -> tuple[int, ...]:
         del since

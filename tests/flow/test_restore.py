@@ -14,11 +14,13 @@ from gpuckpt.events import Silent
 from gpuckpt.flow.dump import dump
 from gpuckpt.flow.request import DumpRequest, RestoreRequest
 from gpuckpt.flow.restore import restore
+from gpuckpt.flow.returning.binding import fire
 from gpuckpt.flow.returning.proof import Proof
 from gpuckpt.flow.show import show
 from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.image.store import Image
 from gpuckpt.model import CudaOutcome
+from gpuckpt.tools.surroundings import Surroundings
 from tests.fakes.host import ROOT_PID, FakeHost
 from tests.image_samples import seal
 
@@ -72,3 +74,21 @@ def test_what_an_image_needs_and_nobody_knows_is_never_forced(tmp_path: Path) ->
     assert caught.value.exit_code == 7
     assert "criu.restore" not in host.calls
     assert show(image).unknown_needs == ("teleport",)
+
+
+def test_timers_that_had_expired_do_so_again(tmp_path: Path) -> None:
+    """One that cannot be reached is told, and costs no job."""
+    (tmp_path / "state").mkdir()
+    host = FakeHost.with_job()
+    tools = host.toolbox(tmp_path / "state")
+    image = tmp_path / "image"
+    host.around_of[ROOT_PID] = Surroundings(expired=(5, 9))
+    dump(tools, DumpRequest(ROOT_PID, image), Silent(), Interrupts())
+    with Image.open(image) as opened:
+        assert fire(tools, opened.manifest) == []
+        assert host.fired == [(ROOT_PID, 5), (ROOT_PID, 9)]
+        lost = mock.Mock(fire=mock.Mock(side_effect=OSError(9, "Bad file descriptor")))
+        found = fire(replace(tools, proc=lost), opened.manifest)
+    assert [(one.id, one.object, one.pid) for one in found] == [
+        ("timer-lost", f"fd {fd} timerfd", ROOT_PID) for fd in (5, 9)
+    ]

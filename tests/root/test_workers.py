@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.root.harness import exists, lines_of, wait_for
+from tests.root.harness import Field, exists, lines_of, wait_for
 
 if TYPE_CHECKING:
     import subprocess
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.root
 
+SHM = Path("/dev/shm")
 # character devices that CRIU has no code for
 UNKNOWN = ("/dev/fuse", "/dev/loop-control", "/dev/hwrng", "/dev/cpu_dma_latency", "/dev/kvm")
 
@@ -111,3 +112,27 @@ def test_a_gpu_that_a_child_has_opened_for_itself(stage: Stage, nodes: Path) -> 
     assert [(one["id"], one["pid"]) for one in found] == [
         ("gpu-without-cuda", pid) for pid in children(job.pid)
     ]
+
+
+@pytest.fixture
+def crowd(place: Field) -> Iterator[Field]:
+    """Give a place whose job leaves no semaphores behind."""
+    yield place
+    for left in SHM.glob(f"sem.gpuckpt-{place.folder.parent.name}-*"):
+        left.unlink()
+
+
+def test_a_tree_of_all_that_people_start(crowd: Field) -> None:
+    """Pools, a manager, full queues, servers that fork, children of all kinds: see the job."""
+    job = crowd.job("crowd.py")
+    log = crowd.folder / "log"
+    wait_for("all is in use", lambda: len(lines_of(log)) > 2)
+    image = crowd.dump(job)
+    for left in SHM.glob(f"sem.gpuckpt-{crowd.folder.parent.name}-*"):
+        left.unlink()  # as a boot does
+    assert crowd.restore(image) == job.pid
+    (crowd.folder / "go").touch()
+    wait_for("what was full is emptied", lambda: "emptied" in log.read_text())
+    lines = lines_of(log)
+    assert [int(line.split()[0]) for line in lines] == list(range(len(lines)))
+    assert "failed" not in (crowd.folder / "output").read_text()

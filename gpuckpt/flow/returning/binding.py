@@ -1,4 +1,4 @@
-"""Binding the threads of a restored tree to the CPUs they had: CRIU leaves them with its own."""
+"""What CRIU leaves undone, done while a restored tree still stands: CPUs, timers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,31 @@ if TYPE_CHECKING:
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.manifest import Manifest, ProcessRecord
     from gpuckpt.model import Finding
+
+
+def fire(tools: Toolbox, manifest: Manifest) -> list[Finding]:
+    """Let timers that had expired, and that nobody had read, expire again.
+
+    Returns a warning for each that cannot be reached.
+    """
+    findings: list[Finding] = []
+    for process in manifest.tree:
+        for fd in process.expired:
+            try:
+                tools.proc.fire(process.pid, fd)
+            except OSError as why:
+                findings.append(_silent(process.pid, fd, why))
+    return findings
+
+
+def _silent(pid: int, fd: int, why: OSError) -> Finding:
+    return warning(
+        "timer-lost",
+        f"fd {fd} timerfd",
+        f"The timer had expired when the job was dumped, and now it stands: {why.strerror}.",
+        "Look whether the job goes on; if its loop waits for it, start it anew.",
+        pid,
+    )
 
 
 def bind(tools: Toolbox, manifest: Manifest) -> list[Finding]:

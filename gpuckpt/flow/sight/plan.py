@@ -84,7 +84,7 @@ IGNORABLE: Final[dict[str, str]] = {
     "platform": "the driver is known to support checkpoints on it",
     "managed-memory": "what is counted is known not to be managed memory",
     "gpu-memory-exported": "the handle is known to be closed before the dump",
-    "nccl": "the job sets NCCL's variables by itself after its start",
+    "nccl": "the job sets NCCL's variables by itself, or its communicators have one rank each",
     "ranks-absent": "the variables are left over and the other ranks do not exist",
     "profiler": "the tool is known not to be active",
     "supervised": "whoever watches the job is known to do nothing when it goes",

@@ -173,6 +173,7 @@ def _process(
         parent_death=_parent_death(process, dumped),
         layout=around.layout,
         clock=around.clock,
+        expired=around.expired,
         visible=dumped.sight.facts.visible.get(process.pid),
     )
 

@@ -51,6 +51,9 @@ class ProcTool(Protocol):
     def surroundings(self, pid: int) -> Surroundings:
         """Return what a process lives in that no image carries."""
 
+    def fire(self, pid: int, fd: int) -> None:
+        """Let a timer of a process expire at once; OSError if it cannot be reached."""
+
     def signs(self, pid: int) -> Signs | None:
         """Return a process's signs of life, None if it is gone."""
 

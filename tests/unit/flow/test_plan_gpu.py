@@ -176,12 +176,16 @@ RIGHT = {
 }
 
 
-def ranks(*settings: dict[str, str], segments: int = 0, threads: int = 0, **more: Any) -> DumpFacts:
-    """Return a launcher without CUDA and one rank for each of the settings."""
+def ranks(
+    *settings: dict[str, str], segments: int = 0, threads: int = 0, sockets: int = 0, **more: Any
+) -> DumpFacts:
+    """Return a launcher without CUDA and one rank for each of the settings, each with NCCL."""
     pids = range(110, 110 + 10 * len(settings), 10)
     tasks = [task(process(100))]
     for number, (pid, one) in enumerate(zip(pids, settings, strict=True)):
-        maps = (mapped(f"/dev/shm/nccl-a{pid}", deleted=True),) if number < segments else ()
+        maps = (mapped("/x/nvidia/nccl/lib/libnccl.so.2", shared=False),)
+        if number < segments:
+            maps = (*maps, mapped(f"/dev/shm/nccl-a{pid}", deleted=True))
         names = frozenset({"python3", "pt_nccl_watchdg"} if number < threads else {"python3"})
         tasks.append(task(process(pid, 100), settings=one, mapped=maps, thread_names=names))
     states = dict.fromkeys(pids, CudaState.RUNNING)
@@ -189,7 +193,13 @@ def ranks(*settings: dict[str, str], segments: int = 0, threads: int = 0, **more
         "tree": Tree(tuple(one.process for one in tasks)),
         "states": states,
         "uses": tuple(GpuUse(pid, "GPU-0", 8 * GIB) for pid in pids),
-        "look": {"tasks": tuple(tasks)},
+        "look": {
+            "tasks": tuple(tasks),
+            "bound": tuple(
+                (pid, f"@tmp/nccl-socket-{number}-{pid}ab")
+                for number, pid in enumerate(pids[:sockets])
+            ),
+        },
     }
     return cuda_facts(**(listed | more))
 
@@ -201,11 +211,19 @@ def rank(number: int, of: int = 2, **more: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("known", "expected"),
     [
-        (ranks(rank(0), rank(1)), [("nccl", True)]),
+        (ranks(rank(0), rank(1), sockets=2), [("nccl", True)]),
+        # gloo or MPI: NCCL's library alone proves nothing
+        (ranks(rank(0), rank(1)), [("nccl", False)]),
+        # rank 0 of one rank alone
+        (ranks(rank(0), rank(1), sockets=1), [("nccl", False)]),
+        (ranks(rank(0), rank(1), sockets=1, threads=2), [("nccl", True)]),
+        (ranks(rank(0, **RIGHT), rank(1, **RIGHT), sockets=2), []),
         (ranks(rank(0, **RIGHT), rank(1, **RIGHT)), []),
-        (ranks(rank(0, **RIGHT), rank(1)), [("nccl", True)]),
+        (ranks(rank(0, **RIGHT), rank(1), sockets=2), [("nccl", True)]),
+        (ranks({}, {}, sockets=2), [("nccl", True)]),
+        (ranks({}, {}, sockets=2, segments=2), [("nccl", False)]),
         (ranks({"WORLD_SIZE": "²", "RANK": "9" * 5000}, {"WORLD_SIZE": "9" * 5000}), []),
-        (ranks(rank(0), rank(1), segments=1), [("nccl", True)]),
+        (ranks(rank(0), rank(1), segments=1, sockets=2), [("nccl", True)]),
         (ranks(rank(0), rank(1), segments=2), [("nccl", False)]),
         # a server that starts its workers itself; what PyTorch calls its threads tells
         (ranks({}, {}, threads=2), [("nccl", True)]),
@@ -232,8 +250,9 @@ def test_ranks(known: DumpFacts, expected: list[tuple[str, bool]]) -> None:
 
 def test_what_is_said_of_ranks() -> None:
     local = {"NCCL_P2P_LEVEL": "LOC", "NCCL_NVLS_ENABLE": "0"}
-    (found,) = judge(ranks(rank(0, **local), rank(1, **local)))
+    (found,) = judge(ranks(rank(0, **local), rank(1, **local), sockets=2))
     assert found.object == "NCCL_CUMEM_ENABLE, NCCL_CUMEM_HOST_ENABLE"
+    assert "(socket @tmp/nccl-socket-0-110ab)" in found.reason
     assert "NCCL_P2P_DISABLE=1 NCCL_CUMEM_ENABLE=0" in found.remedy
     (found,) = judge(ranks(rank(0, 8, LOCAL_WORLD_SIZE="8")))
     assert "outside of this tree" in found.reason
@@ -244,7 +263,7 @@ def test_what_is_said_of_ranks() -> None:
 def test_heartbeats_against_the_pause() -> None:
     def limit(seconds: str, **more: str) -> DumpFacts:
         wanted = rank(0, **RIGHT, TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=seconds, **more)
-        return ranks(wanted, wanted | {"RANK": "1"})
+        return ranks(wanted, wanted | {"RANK": "1"}, sockets=2)
 
     assert told(limit("600")) == []
     assert told(limit("10")) == [("heartbeat", False)]

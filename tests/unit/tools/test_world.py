@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpuckpt.errors import ToolFailed, ToolMissing
 from gpuckpt.tools import threads
 from gpuckpt.tools.above import above
+from gpuckpt.tools.descriptors import descriptors
 from gpuckpt.tools.environment import environment
+from gpuckpt.tools.outside import outside
 from gpuckpt.tools.run import Finished
 from gpuckpt.tools.units import Unit, unit
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_values_are_read_of_known_settings_only() -> None:
@@ -123,3 +124,13 @@ def test_threads_of_this_process_share_everything() -> None:
     finally:
         over.set()
         other.join()
+
+
+def test_names_of_own_sockets_are_told_without_the_zeros_that_pad_them() -> None:
+    """NCCL binds all 108 bytes of the address, of which the last ones are zeros."""
+    name = f"tmp/nccl-socket-1-{os.getpid():x}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bound:
+        bound.bind(b"\0" + name.encode().ljust(107, b"\0"))
+        me = os.getpid()
+        ends = outside(Path("/proc"), [(me, descriptors(f"/proc/{me}"))], {})
+    assert (me, f"@{name}") in ends.bound

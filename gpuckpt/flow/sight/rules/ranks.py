@@ -24,8 +24,14 @@ if TYPE_CHECKING:
 _NEEDED: Final = PROFILES["nccl"].environment
 # the shared-memory transport, which comes back
 _SEGMENT: Final = re.compile(r"/dev/shm/nccl-\w+")  # noqa: S108
-# NCCL names its threads if asked to, PyTorch those that watch over NCCL always
-_THREADS: Final = ("pt_nccl", "NCCL ")
+# a communicator's own socket, for memory handles: in NCCL 2.20 and newer as long as there is one,
+# in 2.18 not yet (src/proxy.cc); the first byte is zero, or / with NCCL_IPC_USE_ABSTRACT_SOCKET=0.
+# It has the rank's number: where there is none but 0, every communicator has one rank alone.
+_SOCKET: Final = re.compile(r"[@/]tmp/nccl-socket-(\d+)-[0-9a-f]+")
+# NCCL names its threads only if asked to (NCCL_SET_THREAD_NAME), PyTorch from 2.5 on those that
+# watch over a process group of NCCL
+_THREADS: Final = ("NCCL ", "pt_nccl")
+_LIBRARY: Final = re.compile(r".*/libnccl\.so[.0-9]*")
 _SIZES: Final = (
     ("WORLD_SIZE", "RANK"),
     ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
@@ -40,44 +46,82 @@ _SPEED: Final = 1 << 30
 
 def nccl(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
     """With most settings NCCL maps memory of other ranks' GPUs, which no restore brings back."""
-    ranks = _nccl_ranks(facts)
+    signs = _signs(facts)
+    ranks = [task for task in _cuda(facts) if task.process.pid in signs or _of(task)[0] > 1]
     missing = sorted({name for task in ranks for name in _missing(task)})
     if len(ranks) < 2 or not missing:  # noqa: PLR2004 - one rank alone has nobody to map
         return
-    if all(any(_SEGMENT.fullmatch(one.target) for one in task.mapped) for task in ranks):
+    if all(_alone(sign) for sign in signs.values()):
+        yield warning("nccl", ", ".join(missing), _nothing_seen(ranks), _REMEDY, _first(ranks))
+    elif all(map(_segment, ranks)):
         why = (
             "NCCL uses its shared-memory transport, which comes back; whether it uses others too "
             "cannot be seen, for these variables were not set when the job started."
         )
-        finding = warning
+        yield warning("nccl", ", ".join(missing), why, _REMEDY, _first(ranks))
     else:
         why = (
-            f"Its {len(ranks)} ranks talk by NCCL in a way that the driver can checkpoint but "
-            "never restore, as far as the variables tell that the job was started with."
+            f"Its {len(ranks)} ranks talk by NCCL ({next(iter(signs.values()))}) in a way that the "
+            "driver can checkpoint but never restore, as far as the variables tell that the job "
+            "was started with."
         )
-        finding = blocker
-    yield finding(
-        "nccl",
-        ", ".join(missing),
-        why,
-        "Start the job with `gpuckpt run --profile nccl`, or with "
-        + " ".join(f"{name}={value}" for name, value in _NEEDED.items())
-        + ".",
-        ranks[0].process.pid,
-    )
+        yield blocker("nccl", ", ".join(missing), why, _REMEDY, _first(ranks))
 
 
-def _nccl_ranks(facts: DumpFacts) -> list[Task]:
-    known = set(facts.cuda_pids)
-    return [task for task in facts.look.tasks if task.process.pid in known and _uses_nccl(task)]
+_REMEDY: Final = (
+    "Start the job with `gpuckpt run --profile nccl`, or with "
+    + " ".join(f"{name}={value}" for name, value in _NEEDED.items())
+    + "."
+)
 
 
-def _uses_nccl(task: Task) -> bool:
+def _nothing_seen(ranks: list[Task]) -> str:
+    """Say what it means that ranks show no sign of a communicator."""
+    count = len(ranks)
+    if any(_LIBRARY.fullmatch(one.target) for task in ranks for one in task.mapped):
+        return (
+            f"Its {count} ranks have NCCL's library and show no communicator among them, as with "
+            "gloo or MPI alone; one that NCCL older than 2.20 has made would not be seen."
+        )
     return (
-        any(name.startswith(_THREADS) for name in task.thread_names)
-        or any(_SEGMENT.fullmatch(one.target) for one in task.mapped)
-        or _of(task)[0] > 1
+        f"Its {count} ranks show no trace of NCCL, as with gloo or MPI alone; one that is linked "
+        "in and older than 2.20 would not be seen."
     )
+
+
+def _signs(facts: DumpFacts) -> dict[int, str]:
+    """Return by which sign each process shows that it has a communicator of NCCL."""
+    sockets = {pid: name for pid, name in facts.look.bound if _SOCKET.match(name)}
+    found: dict[int, str] = {}
+    for task in _cuda(facts):
+        pid = task.process.pid
+        threads = sorted(one for one in task.thread_names if one.startswith(_THREADS))
+        if pid in sockets:
+            found[pid] = f"socket {sockets[pid]}"
+        elif segment := _segment(task):
+            found[pid] = segment
+        elif threads:
+            found[pid] = f"thread {threads[0]}"
+    return found
+
+
+def _alone(sign: str) -> bool:
+    """Whether a sign is that of a communicator without other ranks, as far as this rank tells."""
+    socket = _SOCKET.search(sign)
+    return socket is not None and socket[1] == "0"
+
+
+def _segment(task: Task) -> str:
+    return next((one.target for one in task.mapped if _SEGMENT.fullmatch(one.target)), "")
+
+
+def _cuda(facts: DumpFacts) -> list[Task]:
+    known = set(facts.cuda_pids)
+    return [task for task in facts.look.tasks if task.process.pid in known]
+
+
+def _first(ranks: list[Task]) -> int:
+    return ranks[0].process.pid
 
 
 def _missing(task: Task) -> Iterator[str]:
@@ -128,7 +172,8 @@ def _where(task: Task, ranks: set[int]) -> str:
 
 def heartbeat(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
     """PyTorch's monitor aborts a job whose ranks it has not heard for a while."""
-    ranks = _nccl_ranks(facts)
+    signs = _signs(facts)
+    ranks = [task for task in _cuda(facts) if task.process.pid in signs]
     pause = facts.gpu_bytes / _SPEED + facts.image_bytes / _SPEED
     for task in ranks if len(ranks) > 1 else ():
         limit = whole(task.settings.get(_HEARTBEAT, str(_DEFAULT_HEARTBEAT)))
