@@ -24,7 +24,7 @@ from gpuckpt.flow.status import status
 from gpuckpt.flow.work import hugepages
 from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.flow.work.journal import Entry, Journal
-from gpuckpt.model import ProcessRef
+from gpuckpt.model import CudaState, ProcessRef
 from tests.fakes.host import GIB, ROOT_PID, FakeHost, Fault, process
 
 if TYPE_CHECKING:
@@ -123,6 +123,7 @@ def test_what_cannot_be_put_back_is_told_and_left_to_a_repair(tmp_path: Path) ->
     assert not run(host, tmp_path).findings, "the second try went well"
     assert host.huge_pages == "madvise"
     host = FakeHost.with_job()
+    jobs = {pid: one for pid, one in host.processes.items() if pid >= ROOT_PID}
     numbers = sets(FakeHost.with_job(), tmp_path / "good2")
 
     def fix(host: FakeHost) -> None:
@@ -141,6 +142,12 @@ def test_what_cannot_be_put_back_is_told_and_left_to_a_repair(tmp_path: Path) ->
         "put back"
         in repair(tools, RepairRequest(dry_run=True), Silent(), Interrupts()).done[0].text
     )
+    # a new dump of the job does not have to wait for that
+    again = DumpRequest(ROOT_PID, tmp_path / "fixed" / "again", leave_running=True)
+    host.processes |= jobs
+    host.cuda |= dict.fromkeys(list(jobs)[1:3], CudaState.RUNNING)
+    dump(tools, again, Silent(), Interrupts())
+    assert [one.entry.id for one in status(tools).unfinished] == [unfinished.entry.id]
     stuck = repair(tools, RepairRequest(), Silent(), Interrupts())
     assert "left at always" in stuck.left[0].reason
     host.huge_pages_fixed = False

@@ -13,13 +13,15 @@ from gpuckpt.errors import (
     GpuckptError,
     GpuLockTimeout,
     GpuMemoryShort,
+    RestoreFailed,
     UndoIncomplete,
 )
 from gpuckpt.events import Silent
 from gpuckpt.flow.dump import dump
 from gpuckpt.flow.gpu import memory
 from gpuckpt.flow.gpu.tree import CudaTree
-from gpuckpt.flow.request import DumpRequest, DumpResult
+from gpuckpt.flow.request import DumpRequest, DumpResult, RestoreRequest
+from gpuckpt.flow.restore import restore
 from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.flow.work.journal import Journal
 from gpuckpt.image.store import Image
@@ -172,6 +174,25 @@ def test_without_gpu_memory_those_that_were_only_locked_run_on(
     with pytest.raises(GpuMemoryShort):
         cuda.bring_back()
     assert [host.cuda[pid] for pid in RANKS] == [CHECKPOINTED, CHECKPOINTED, RUNNING, RUNNING]
+
+
+def test_of_a_restored_job_either_all_ranks_run_or_none_is_there(tmp_path: Path) -> None:
+    """A rank whose state the driver does not give back takes the others along, suspended first."""
+    host = four()
+    jobs = {pid: one for pid, one in host.processes.items() if pid >= ROOT_PID}
+    run(host, tmp_path)
+    host.restored, host.stuck = jobs, {RANKS[1]}
+    tools, request = (
+        host.toolbox(tmp_path / "state"),
+        RestoreRequest(tmp_path / "image", settle=0.0),
+    )
+    with pytest.raises(RestoreFailed, match=f"restore process {RANKS[1]}"):
+        restore(tools, request, Silent(), Interrupts())
+    assert set(host.processes).isdisjoint(jobs)
+    assert not host.ended_live
+    host.stuck = set()
+    restore(tools, request, Silent(), Interrupts())
+    assert {pid: host.cuda[pid] for pid in RANKS} == dict.fromkeys(RANKS, RUNNING)
 
 
 def test_a_rank_that_cannot_be_restored_is_all_that_is_left(tmp_path: Path) -> None:

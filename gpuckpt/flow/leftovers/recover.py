@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,7 +86,8 @@ def tidy(tools: Toolbox, journal: Journal, entry: Entry) -> None:
         OSError: something may not be removed.
     """
     if same_boot(tools, entry):
-        entry = hugepages.give_back(tools, journal, entry)
+        with suppress(OSError):  # it is no matter of this job: status goes on telling of it
+            entry = hugepages.give_back(tools, journal, entry)
         tools.net.release(table_of(entry))
         clear(tools, entry.placed, job_stands=stands(tools, entry))
     for remap in remaps_of(tools, entry):
@@ -93,7 +95,8 @@ def tidy(tools: Toolbox, journal: Journal, entry: Entry) -> None:
     if entry.stage:
         sweep(Path(entry.stage).parent, lambda _owner: False)
     remove(tools.state_dir, entry.id)
-    journal.close(entry)
+    if not entry.huge_pages or not same_boot(tools, entry):
+        journal.close(entry)
 
 
 def helpers_at_work(tools: Toolbox) -> bool:
