@@ -154,7 +154,7 @@ class _Restore:
 
     def _place(self) -> None:
         """Put back the files that the image carries; after the tree, they go again."""
-        if not self.manifest.carried:
+        if not self.placing.needed:
             return
         self.undo.add("files made for the job are left", self.placing.take_back)
         with self.record.phase("files", "to where the job had them", self.placing.bytes) as step:

@@ -24,7 +24,20 @@ class _Stored(Protocol):
     def raw_size(self) -> int: ...
 
 
-def flaws(files: Iterable[CarriedFile], stored: Iterable[_Stored]) -> Iterator[str]:
+class _Folder(Protocol):
+    @property
+    def path(self) -> str: ...
+    @property
+    def mode(self) -> int: ...
+    @property
+    def uid(self) -> int: ...
+    @property
+    def gid(self) -> int: ...
+
+
+def flaws(
+    files: Iterable[CarriedFile], stored: Iterable[_Stored], folders: Iterable[_Folder]
+) -> Iterator[str]:
     """Yield what no manifest may say of them."""
     taken: set[str] = set()
     whole = 0
@@ -38,6 +51,16 @@ def flaws(files: Iterable[CarriedFile], stored: Iterable[_Stored]) -> Iterator[s
     have = sum(one.raw_size for one in stored if one.name == CARRIED)
     if whole != have:
         yield "the files it carries are not as many bytes as it has of them"
+    yield from _folder_flaws(folders)
+
+
+def _folder_flaws(folders: Iterable[_Folder]) -> Iterator[str]:
+    """Yield what no manifest may say of folders that a restore makes."""
+    for one in folders:
+        if not _plain(one.path):
+            yield f"it has a folder named {one.path!a}"
+        if one.mode > _LARGEST_MODE or max(one.uid, one.gid) > _LARGEST_ID:
+            yield f"the folder {one.path!a} has an impossible owner or mode"
 
 
 def _plain(name: str) -> bool:

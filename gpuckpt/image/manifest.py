@@ -254,7 +254,7 @@ def _flaws(manifest: Manifest) -> Iterator[str]:
     stored = sum(entry.stored_size for entry in manifest.files)
     if (manifest.totals.raw, manifest.totals.stored) != (raw, stored):
         yield "its totals are not the sums of its files"
-    yield from carried.flaws(manifest.carried, manifest.files)
+    yield from carried.flaws(manifest.carried, manifest.files, manifest.outside.folders)
     if manifest.totals.pages > raw:
         yield "its totals claim more bytes of pages than there are bytes"
 

@@ -73,10 +73,20 @@ class PipeRecord(msgspec.Struct, frozen=True, kw_only=True):
     holder: str
 
 
+class FolderRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A folder in which a restore makes names; if it is missing, it is made itself."""
+
+    path: str
+    mode: int
+    uid: int
+    gid: int
+
+
 class Outside(msgspec.Struct, frozen=True, kw_only=True):
     """What the tree uses that is not in the image.
 
-    `sockets` are the paths of its Unix sockets, `servers` those of others that it sends to.
+    `sockets` are the paths of its Unix sockets, `servers` those of others that it sends to;
+    `folders` those above its sockets and carried files, outermost first.
     """
 
     files: tuple[FileRecord, ...]
@@ -89,3 +99,4 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
     remaps: tuple[RemapRecord, ...] = ()
     pythons: tuple[PythonRecord, ...] = ()
     pipes: tuple[PipeRecord, ...] = ()
+    folders: tuple[FolderRecord, ...] = ()

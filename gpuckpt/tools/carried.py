@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from blake3 import blake3
 
 from gpuckpt.model import CarriedFile
-from gpuckpt.tools import sparse
+from gpuckpt.tools import folders, sparse
 from gpuckpt.tools.descriptors import descriptors
 from gpuckpt.tools.mappings import behind, inodes, mappings
 from gpuckpt.tools.places import KEPT, mounts
@@ -44,6 +44,7 @@ class Identity:
     uid: int
     gid: int
     size: int
+    folder: bool = False
 
 
 class Carried:
@@ -122,8 +123,23 @@ class Carried:
             return None
         mode, regular = stat.S_IMODE(seen.st_mode), stat.S_ISREG(seen.st_mode)
         return Identity(
-            seen.st_dev, seen.st_ino, regular, mode, seen.st_uid, seen.st_gid, seen.st_size
+            device=seen.st_dev,
+            inode=seen.st_ino,
+            regular=regular,
+            mode=mode,
+            uid=seen.st_uid,
+            gid=seen.st_gid,
+            size=seen.st_size,
+            folder=stat.S_ISDIR(seen.st_mode),
         )
+
+    def make_folder(self, path: str, mode: int, uid: int, gid: int) -> tuple[int, int]:
+        """Make a folder, following no link; see tools/folders.py."""
+        return folders.make(path, mode, uid, gid)
+
+    def remove_folder(self, path: str) -> None:
+        """Remove a folder unless something lies in it; see tools/folders.py."""
+        folders.remove(path)
 
     def matches(self, path: str, file: CarriedFile) -> bool:
         """Whether the bytes at `path` are those of `file`: the holes are where zeros may be."""

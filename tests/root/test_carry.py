@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -62,7 +63,8 @@ class Sharer:
         self.process = place.job("sharer.py", self.name, kind)
         names = place.folder / f"{self.name}.files"
         wait_for("it has used everything", lambda: self.log.exists() and names.exists())
-        self.files = [SHM / name for name in names.read_text().split()]
+        self.files = [Path(name) for name in names.read_text().split()]
+        self.inner = SHM / f"gpuckpt-{self.name}-folder" / "inner"
         STARTED.append(self)
 
     def moves(self) -> bool:
@@ -102,6 +104,7 @@ class Sharer:
         """Remove all that it has in /dev/shm, as a boot does."""
         for path in self.files:
             path.unlink(missing_ok=True)
+        shutil.rmtree(self.inner.parent, ignore_errors=True)
 
 
 def test_jobs_with_semaphores_wherever_and_however_often(place: Field) -> None:
@@ -144,7 +147,7 @@ def test_files_of_others_are_left_alone(place: Field) -> None:
     refused = ("--probe", "false", "--probe-timeout", "0.1", "--on-verify-fail", "kill")
     answer = place.gpuckpt("restore", image, "--settle", "0", *refused)
     assert answer.code == 11, answer
-    assert not any(path.exists() for path in job.files)
+    assert not any(path.exists() for path in (*job.files, job.inner.parent))
     # a gpuckpt that was killed could not
     done = subprocess.run([sys.executable, "-c", DIES, image], check=False, timeout=60)
     assert done.returncode == -signal.SIGKILL
@@ -153,6 +156,7 @@ def test_files_of_others_are_left_alone(place: Field) -> None:
     assert str(semaphore) in json.dumps(status)
     answer = place.gpuckpt("repair")
     assert answer.code == 0, answer
-    assert not any(path.exists() for path in job.files)
+    assert not any(path.exists() for path in (*job.files, job.inner.parent))
     assert job.restore(image)
+    assert job.inner.stat().st_mode & 0o777 == job.inner.parent.stat().st_mode & 0o777 == 0o750
     job.kill(image)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -130,9 +131,15 @@ def test_a_tree_of_all_that_people_start(crowd: Field) -> None:
     image = crowd.dump(job)
     for left in SHM.glob(f"sem.gpuckpt-{crowd.folder.parent.name}-*"):
         left.unlink()  # as a boot does
+    sockets = list(crowd.folder.glob("pymp-*/listener-*"))
+    assert len(sockets) > 1  # the manager's, the fork server's
+    for folder in crowd.folder.glob("pymp-*"):
+        shutil.rmtree(folder)
     assert crowd.restore(image) == job.pid
     (crowd.folder / "go").touch()
     wait_for("what was full is emptied", lambda: "emptied" in log.read_text())
+    assert all(one.is_socket() for one in sockets)
+    assert all(one.parent.stat().st_mode & 0o777 == 0o700 for one in sockets)
     lines = lines_of(log)
     assert [int(line.split()[0]) for line in lines] == list(range(len(lines)))
     assert "failed" not in (crowd.folder / "output").read_text()

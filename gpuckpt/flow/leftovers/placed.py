@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def remaining(tools: Toolbox, placed: Iterable[Placed], *, job_stands: bool) -> tuple[str, ...]:
     """Return the names that are left to be removed; all of them unless the job has them."""
     found: list[str] = []
-    for one in placed:
+    for one in _files_first(placed):
         names = one.names if not job_stands else ()
         for path in (*names, *([one.link] if one.link else [])):
             now = tools.carried.identity(path)
@@ -31,9 +31,21 @@ def clear(tools: Toolbox, placed: Iterable[Placed], *, job_stands: bool) -> None
         OSError: a name may not be removed.
     """
     listed = tuple(placed)
+    folders = {path for one in listed if one.folder for path in one.names}
     aside = {other: path for one in listed for path, other in one.aside}
     for path in remaining(tools, listed, job_stands=job_stands):
         if path in aside and not job_stands and tools.carried.identity(aside[path]) is None:
             tools.carried.move(path, aside[path])
+        elif path in folders:
+            tools.carried.remove_folder(path)
         else:
             tools.files.remove(path)
+
+
+def _files_first(placed: Iterable[Placed]) -> list[Placed]:
+    """Folders go last, the innermost first."""
+    listed = tuple(placed)
+    return [
+        *(one for one in listed if not one.folder),
+        *(one for one in reversed(listed) if one.folder),
+    ]

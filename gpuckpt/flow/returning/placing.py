@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from gpuckpt.flow.returning.target.standing import Standing
     from gpuckpt.flow.work.toolbox import Toolbox
+    from gpuckpt.image.outside import FolderRecord
     from gpuckpt.image.store import Image
 
 # files are open while they have no name; the usual limit is 1024 a process
@@ -49,6 +50,11 @@ class Placing:
         self._note = note
 
     @property
+    def needed(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.standings or self._missing())
+
+    @property
     def bytes(self) -> int:
         """How many bytes have to be written."""
         return sum(one.file.bytes for one in self.standings if _is_made(one))
@@ -66,6 +72,7 @@ class Placing:
             ImageError: the image's bytes are not those that were written.
         """
         try:
+            self._folders()
             with self._bytes() as source:
                 for start in range(0, len(self.standings), BATCH):
                     self._put(self.standings[start : start + BATCH], source, advance)
@@ -84,6 +91,17 @@ class Placing:
         """Leave to the job what is its own; what resists is only litter by now."""
         with suppress(OSError):
             clear(self.tools, self.placed, job_stands=True)
+
+    def _missing(self) -> list[FolderRecord]:
+        known = self.image.manifest.outside.folders
+        return [one for one in known if self.tools.carried.identity(one.path) is None]
+
+    def _folders(self) -> None:
+        """Make the folders that went with a boot, say, each within the one before."""
+        for one in self._missing():
+            device, inode = self.tools.carried.make_folder(one.path, one.mode, one.uid, one.gid)
+            self.placed += (Placed(device=device, inode=inode, names=(one.path,), folder=True),)
+            self._note(self.placed)
 
     def _put(self, batch: Sequence[Standing], source: int, advance: Callable[[int], None]) -> None:
         made: list[tuple[int, Standing, Placed]] = []

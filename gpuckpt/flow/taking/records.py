@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from gpuckpt import __version__
 from gpuckpt.flow.sight.rules.gpu import GPU_NODE
+from gpuckpt.flow.taking.folders import folders
 from gpuckpt.image.manifest import (
     BindingRecord,
     DumpOptions,
@@ -239,6 +240,7 @@ def _outside(tools: Toolbox, dumped: Dumped, prefixes: set[str]) -> Outside:
             RemapRecord(path=one.path, name=one.name, linked=one.linked) for one in opened.remaps
         ),
         pythons=_pythons(tools, prefixes),
+        folders=folders(tools, (*opened.sockets, *(one.path for one in dumped.carried))),
         pipes=tuple(
             PipeRecord(pid=one.pid, fd=one.fd, writes=one.writes, holder=one.holder.comm)
             for one in dumped.sight.facts.look.pipes

@@ -26,6 +26,12 @@ class CarriedTool(Protocol):
     def identity(self, path: str) -> Identity | None:
         """Return what a name means now, None if nothing."""
 
+    def make_folder(self, path: str, mode: int, uid: int, gid: int) -> tuple[int, int]:
+        """Make a folder and return its device and inode; OSError if something has its name."""
+
+    def remove_folder(self, path: str) -> None:
+        """Remove a folder unless something lies in it; OSError if it may not be removed."""
+
     def matches(self, path: str, file: CarriedFile) -> bool:
         """Whether the bytes at `path` are those that were recorded."""
 

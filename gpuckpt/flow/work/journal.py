@@ -48,10 +48,9 @@ class Linked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that a restore has made for the job, or given CRIU's name `link`, for a moment.
+    """A file or folder that a restore has made for the job, or given CRIU's name `link`.
 
-    `names` are those that it has from us; `aside` are pairs of the name an older file of the job
-    had and the one it has been moved to.
+    `names` are from us; `aside` has pairs of an older file's name and the one it was moved to.
     """
 
     device: int
@@ -59,6 +58,7 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...] = ()
     link: str = ""
     aside: tuple[tuple[str, str], ...] = ()
+    folder: bool = False
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,9 +1,9 @@
 """A job that shares memory in every way there is. Usage: sharer.py FOLDER NAME [plain].
 
 A pool of spawned workers with its queues and locks (not with `plain`), a POSIX semaphore, a block
-of shared memory, a file in /dev/shm that was deleted after it was opened. FOLDER/NAME.log gets a
-line each time that all of it has been used and was as it should be; FOLDER/NAME.files names what
-lies in /dev/shm.
+of shared memory, one in a folder of its own, a file in /dev/shm that was deleted. FOLDER/NAME.log
+gets a line each time that all of it has been used and was as it should be; FOLDER/NAME.files names
+what lies in /dev/shm.
 """
 
 from __future__ import annotations
@@ -64,6 +64,12 @@ def main(folder: Path, name: str, plain: bool) -> None:
     os.ftruncate(gone, 8192)
     ghost = mmap.mmap(gone, 8192)
     Path(f"/dev/shm/gpuckpt-{name}-gone").unlink()
+    inner = Path(f"/dev/shm/gpuckpt-{name}-folder/inner")
+    for made in (inner.parent, inner):
+        made.mkdir(mode=0o750)
+    with (inner / "block").open("w+b") as file:
+        file.truncate(8192)
+        nested = mmap.mmap(file.fileno(), 8192)
     worker = None if plain else Worker(block.name)
     value = ctypes.c_int()
     count = 0
@@ -76,18 +82,20 @@ def main(folder: Path, name: str, plain: bool) -> None:
         libc.sem_getvalue(ctypes.c_void_p(semaphore), ctypes.byref(value))
         assert value.value == 2, value
         libc.sem_post(ctypes.c_void_p(semaphore))
-        ghost[4096:4104] = count.to_bytes(8, "little")
+        ghost[4096:4104] = nested[4096:4104] = count.to_bytes(8, "little")
         with (folder / f"{name}.log").open("a") as log:
             log.write(f"{count}\n")
         if not count:
             maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
             own = {int(line[4]) for line in maps if line[5:] and line[5].startswith("/dev/shm/")}
-            found = sorted(one.name for one in os.scandir("/dev/shm") if one.inode() in own)
+            paths = [Path(place, one) for place, _, ones in os.walk("/dev/shm") for one in ones]
+            found = sorted(str(one) for one in paths if one.exists() and one.stat().st_ino in own)
             (folder / f"{name}.files").write_text("\n".join(found))
         time.sleep(0.02)
         count += 1
         assert int.from_bytes(block.buf[4096:4104], "little") == count - 1
         assert int.from_bytes(ghost[4096:4104], "little") == count - 1
+        assert nested[:] == ghost[:]
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gpuckpt.flow.returning.target.facts import folder_of
+from gpuckpt.flow.returning.target.ground import folder_of
 from gpuckpt.flow.returning.target.rule import Rule, some
 from gpuckpt.flow.returning.target.standing import State
 from gpuckpt.flow.sight.rules.rule import size

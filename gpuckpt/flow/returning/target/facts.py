@@ -10,6 +10,7 @@ from gpuckpt.errors import HostUnfit
 from gpuckpt.flow.gpu.memory import holders, memory_need
 from gpuckpt.flow.returning import doubts
 from gpuckpt.flow.returning.ledger import Ledger
+from gpuckpt.flow.returning.target.ground import folder_of, made_in, makeable
 from gpuckpt.flow.returning.target.ports import processes, remains_of, seen_port, talkers
 from gpuckpt.flow.returning.target.standing import Standing, State, standings
 from gpuckpt.flow.sight.obstacles import check_answers
@@ -114,8 +115,10 @@ def gather(
         no_criu=no_criu,
         files=_files(tools, manifest, stand),
         names={name: tools.files.look(name, build_id=False) is not None for name in names},
-        writable={place: tools.files.writable(place) for place in sorted(places)},
-        makeable={place: _makeable(tools, place) for place in sorted(ghosts)},
+        writable={
+            place: tools.files.writable(made_in(tools, manifest, place)) for place in sorted(places)
+        },
+        makeable={place: makeable(tools, place) for place in sorted(ghosts)},
         packages={one.prefix: tools.files.packages(one.prefix) for one in outside.pythons},
         addresses={
             one.local: tools.net.port("tcp", one.local, 0) is not PortState.NO_ADDRESS
@@ -129,26 +132,11 @@ def gather(
         asked=gpu_map,
         carried=stand,
         rooms={
-            folder: tools.carried.room(folder)
+            folder: tools.carried.room(made_in(tools, manifest, folder))
             for folder in sorted({folder_of(one.path) for one in manifest.carried})
         },
     )
     return look_again(tools, manifest, facts)
-
-
-def folder_of(path: str) -> str:
-    """Return the folder a path is in."""
-    return os.path.dirname(path)  # noqa: PTH120 - paths may hold any bytes
-
-
-def _makeable(tools: Toolbox, folder: str) -> bool:
-    """Whether names can be made in a folder, or it itself in the nearest one that is there.
-
-    CRIU 4.2.1 makes the folders of a ghost and removes them again.
-    """
-    while folder != "/" and tools.files.look(folder, build_id=False) is None:
-        folder = folder_of(folder)
-    return tools.files.writable(folder)
 
 
 def fake_link(remap: RemapRecord) -> str:

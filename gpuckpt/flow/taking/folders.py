@@ -1,0 +1,36 @@
+"""The folders in which a restore makes names: those in /tmp and /dev/shm go with a boot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuckpt.image.outside import FolderRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from gpuckpt.flow.work.toolbox import Toolbox
+
+
+def folders(tools: Toolbox, paths: Iterable[str]) -> tuple[FolderRecord, ...]:
+    """Return the folders above these paths, as they can be made again.
+
+    Where a link is on the way, none of a path: it may lead elsewhere on another host.
+    """
+    found: dict[str, FolderRecord] = {}
+    for path in paths:
+        chain: list[FolderRecord] = []
+        for folder in _above(path):
+            now = tools.carried.identity(folder)
+            if now is None or not now.folder:
+                break
+            chain.append(FolderRecord(path=folder, mode=now.mode, uid=now.uid, gid=now.gid))
+        else:
+            found |= {one.path: one for one in chain}
+    return tuple(found[path] for path in sorted(found))
+
+
+def _above(path: str) -> Iterator[str]:
+    """Give all folders a path lies in but the root, outermost first; none if it is no path."""
+    parts = path.split("/")[1:-1] if path.startswith("/") else []
+    yield from ("/" + "/".join(parts[:count]) for count in range(1, len(parts) + 1))

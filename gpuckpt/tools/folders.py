@@ -1,0 +1,53 @@
+"""Folders that are made anew for a job: those its sockets and its files in memory lie in."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import Final
+
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+def make(path: str, mode: int, uid: int, gid: int) -> tuple[int, int]:
+    """Make one folder and return its device and inode.
+
+    No link is followed on the way: in /tmp anybody may have put one there.
+
+    Raises:
+        OSError: something has its name, or the one above it is missing or a link.
+    """
+    *above, name = path.strip("/").split("/")
+    place = os.open("/", _FOLDER)
+    try:
+        for part in above:
+            inner = os.open(part, _FOLDER, dir_fd=place)
+            os.close(place)
+            place = inner
+        os.mkdir(name, 0o700, dir_fd=place)
+        made = os.open(name, _FOLDER, dir_fd=place)
+    except OSError as why:
+        raise OSError(why.errno, why.strerror, path) from why
+    finally:
+        os.close(place)
+    try:
+        os.fchown(made, uid, gid)
+        os.fchmod(made, mode)
+        seen = os.fstat(made)
+    finally:
+        os.close(made)
+    return seen.st_dev, seen.st_ino
+
+
+def remove(path: str) -> None:
+    """Remove a folder unless something lies in it; nothing if it is gone.
+
+    Raises:
+        OSError: it may not be removed.
+    """
+    with suppress(FileNotFoundError):
+        try:
+            os.rmdir(path)  # noqa: PTH106 - paths may hold any bytes
+        except OSError:
+            if not os.listdir(path):  # noqa: PTH208
+                raise
