@@ -335,7 +335,7 @@ class UndoIncomplete(GpuckptError):
 
     code = 10
     name = "undo_incomplete"
-    job = "It may be stopped or locked: the text above says what is left."
+    job = "It may be stopped or locked, or lack a process: the text above says what is left."
 
 
 class Unfinished(UndoIncomplete):
@@ -349,10 +349,9 @@ class ProcessLost(UndoIncomplete):
     """A process of the job ended during the operation; all others are as they were."""
 
     name = "process_lost"
-    job = "It has lost a process; all others are as they were."
     default_hint = (
-        "See who ended it (the kernel's log tells of memory shortage); if the job cannot go on "
-        "without it, restore its last image or start it again."
+        "All others are as they were. See who ended it (the kernel's log tells of memory "
+        "shortage); if the job cannot go on without it, restore its last image or start it again."
     )
 
 
