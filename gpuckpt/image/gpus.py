@@ -57,6 +57,7 @@ def gpu_gates(manifest: Manifest, nvidia: NvidiaFacts | None, plan: GpuPlan) -> 
     yield from _remap(nvidia, plan)
     for place in plan.places:
         yield from _place(place)
+    yield from _stale(manifest, plan)
 
 
 def _count(manifest: Manifest, plan: GpuPlan) -> Iterator[Finding]:
@@ -113,6 +114,21 @@ def _remap(nvidia: NvidiaFacts, plan: GpuPlan) -> Iterator[Finding]:
         )
 
 
+def _stale(manifest: Manifest, plan: GpuPlan) -> Iterator[Finding]:
+    """What a process is on moves with it; what it starts later reads the old list."""
+    moved = {one.old.uuid for one in plan.places if one.new and one.old.uuid != one.new.uuid}
+    for process in manifest.tree:
+        if moved & set(process.visible or ()):
+            yield warning(
+                "gpu-visible",
+                f"pid {process.pid}",
+                f"Process {process.pid} was left some GPUs by CUDA_VISIBLE_DEVICES, and comes back "
+                "on others; programs that it starts later will read the old list.",
+                "Nothing to do, unless it starts programs of its own on the GPU.",
+                process.pid,
+            )
+
+
 def _place(place: GpuPlace) -> Iterator[Finding]:
     old, new = place.old, place.new
     if new is None:
@@ -134,7 +150,7 @@ def _place(place: GpuPlace) -> Iterator[Finding]:
             "Restore on GPUs with as much, or override with --force-gate gate-gpu-memory if "
             "what the job uses fits.",
         )
-    if old.bus_id != new.bus_id:
+    if old.bus_id != new.bus_id and place.part != "spare":
         yield warning(
             "gate-gpu-bus",
             name,
