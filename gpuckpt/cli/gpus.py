@@ -43,7 +43,7 @@ def table(places: Sequence[GpuPlace]) -> tuple[Table, ...]:
         for one in shown
     ]
     marks = tuple({(one.trouble, Tone.BAD) for one in shown if one.trouble})
-    columns = ("GPU OF IMAGE", "GPU HERE", "NEEDED", "FREE", "")
+    columns = ("GPU OF IMAGE", "GPU HERE", "NEEDED", "FREE", "HOW")
     return (Table("", columns, tuple(rows), right=frozenset({2, 3}), marks=marks),)
 
 

@@ -98,11 +98,13 @@ def _gpus(manifest: Manifest) -> Table:
     for use in uses:
         gpu = known.get(use.uuid)
         index, name = (str(gpu.index), gpu.name) if gpu else ("?", "unknown")
-        saw = f"it saw {len(limits[use.pid])} of {len(known)}" if use.pid in limits else ""
+        saw = f"{len(limits[use.pid])} of {len(known)}" if use.pid in limits else "all"
         row = (index, gpus.short(use.uuid), str(use.pid), units.size(use.bytes), name, saw)
         rows.append(row)
-    columns = ("GPU", "UUID", "PID", "BYTES", "MODEL", "")
-    return Table("on the GPUs", columns, tuple(rows), right=frozenset({0, 2, 3}))
+    columns = ("GPU", "UUID", "PID", "BYTES", "MODEL", "SAW")
+    shown = len(columns) if limits else -1  # older images do not tell who saw what
+    cells = tuple(row[:shown] for row in rows)
+    return Table("on the GPUs", columns[:shown], cells, right=frozenset({0, 2, 3}))
 
 
 def _needs(manifest: Manifest) -> Iterator[tuple[str, str]]:
