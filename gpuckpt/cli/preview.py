@@ -28,6 +28,7 @@ def outcome(seen: Preview, force: Iterable[str] = (), gpu_map: str | None = None
         blocks.append(Fields((("faster", describe.THP),)))
     options = ["--gpu-map", gpu_map] if gpu_map else []
     if verb == "restore":
+        options += ["--pid-namespace"] if seen.facts.apart else []
         options += [*gates, *(["--thp"] if seen.thp else [])]
     blocks.append(Next((describe.command_line("gpuckpt", verb, str(seen.path), *options),)))
     return Outcome(

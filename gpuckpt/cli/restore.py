@@ -16,6 +16,8 @@ from gpuckpt.cli.options import (
 from gpuckpt.cli.page import Fields, Findings, Outcome, Page, Tone
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gpuckpt.flow.request import RestoreResult
 
 
@@ -59,6 +61,13 @@ ForceGate = Annotated[
         parser=values.gate,
     ),
 ]
+PidNamespace = Annotated[
+    bool,
+    option(
+        "--pid-namespace",
+        help="Give the job pids of its own: it runs although its old ones are taken.",
+    ),
+]
 PlanOnly = Annotated[
     bool,
     option("--plan", help="Only tell what would stop the restore, as `gpuckpt plan IMAGE` does."),
@@ -76,24 +85,26 @@ def restore(
     on_verify_fail: OnVerifyFail = "keep",
     gpu_map: GpuMap = None,
     force_gate: ForceGate = None,
+    pid_namespace: PidNamespace = False,
     thp: Thp = False,
     plan: PlanOnly = False,
 ) -> int:
     """Restore the job of an image and print its root pid.
 
-    The job gets the pids it had. Nothing is started unless this host matches the image and
-    every byte matches its digest. An image can be restored any number of times.
+    The job gets the pids it had, with --pid-namespace inside a namespace of its own. Nothing is
+    started unless this host matches the image and every byte matches its digest. An image can be
+    restored any number of times.
     """
     from gpuckpt.flow.request import RestoreRequest
     from gpuckpt.flow.restore import restore as act
-    from gpuckpt.flow.restore import wait_for
+    from gpuckpt.flow.returning.waiting import wait_for
 
     gates = frozenset(force_gate or ())
     if plan:
         from gpuckpt.flow.preview import preview as look
 
         pairs = values.gpu_pairs(gpu_map)
-        seen = look(app.tools, image, gates, stays=wait, gpu_map=pairs)
+        seen = look(app.tools, image, gates, stays=wait, gpu_map=pairs, apart=pid_namespace)
         return app.show(preview.outcome(seen, gates, gpu_map))
     request = RestoreRequest(
         image=image,
@@ -105,6 +116,7 @@ def restore(
         stays=wait,
         gpu_map=values.gpu_pairs(gpu_map),
         thp=thp,
+        pid_namespace=pid_namespace,
     )
     result = act(app.tools, request, app.reporter, app.interrupts)
     if not wait:
@@ -112,10 +124,17 @@ def restore(
     app.passing_on = True
     if not app.settings.json:  # one object only, so it has to wait for the exit status
         app.show(outcome(result))
-    status: int = wait_for(app.tools, result.root_pid, app.interrupts)
+    status: int = wait_for(app.tools, result.parent, app.interrupts)
     if app.settings.json:
         app.show(outcome(result, job_exit=status))
     return status
+
+
+def _inside(result: RestoreResult) -> Iterator[tuple[str, str]]:
+    """Say what the job's pids are to itself, and who ends as it does."""
+    if (inside := result.inside) is not None:
+        yield "inside", f"pid {inside.root_pid}, processes {' '.join(map(str, inside.pids))}"
+        yield "init", f"{inside.init}: passes signals on, ends with the job's exit status"
 
 
 def outcome(result: RestoreResult, job_exit: int | None = None) -> Outcome:
@@ -123,6 +142,7 @@ def outcome(result: RestoreResult, job_exit: int | None = None) -> Outcome:
     rows = [
         ("pid", str(result.root_pid)),
         ("processes", " ".join(map(str, result.pids))),
+        *_inside(result),
         ("image", str(result.image)),
         ("took", units.seconds(result.receipt.seconds)),
     ]
@@ -135,6 +155,7 @@ def outcome(result: RestoreResult, job_exit: int | None = None) -> Outcome:
         "image": result.image,
         "root_pid": result.root_pid,
         "pids": result.pids,
+        "inside": result.inside,
         "gpu_map": result.gpu_map,
         "progress": result.progress,
         "findings": result.findings,

@@ -14,12 +14,14 @@ from gpuckpt.tools.files import Files
 from gpuckpt.tools.host import Host
 from gpuckpt.tools.net import Net
 from gpuckpt.tools.nvidia import Nvidia
+from gpuckpt.tools.pidspace import Spaces
 from gpuckpt.tools.proc import Proc
 from gpuckpt.tools.run import Runner
 from gpuckpt.tools.shell import Shell
 
 if TYPE_CHECKING:
     from gpuckpt.model import Version
+    from gpuckpt.tools.criurun import DumpRun, RestoreRun
 
 
 def real(state_dir: Path) -> Toolbox:
@@ -36,6 +38,7 @@ def real(state_dir: Path) -> Toolbox:
         net=Net(),
         cpus=Cpus(),
         shell=Shell(runner),
+        spaces=Spaces(Path("/proc")),
         state_dir=state_dir,
     )
 
@@ -64,11 +67,11 @@ class LateCriu:
         """See CriuTool."""
         return self._found.check()
 
-    def dump(self, run: criu.DumpRun) -> None:
+    def dump(self, run: DumpRun) -> None:
         """See CriuTool."""
         self._found.dump(run)
 
-    def restore(self, run: criu.RestoreRun) -> None:
+    def restore(self, run: RestoreRun) -> None:
         """See CriuTool."""
         self._found.restore(run)
 

@@ -13,12 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from gpuckpt.errors import (
-    DumpFailed,
-    Stopped,
-    UndoIncomplete,
-    WriteFailed,
-)
+from gpuckpt.errors import DumpFailed, Stopped, UndoIncomplete, WriteFailed
 from gpuckpt.flow.leftovers.recover import recover, tree_of
 from gpuckpt.flow.request import DumpRequest, DumpResult
 from gpuckpt.flow.sight.forecast import forecast
@@ -35,8 +30,9 @@ from gpuckpt.flow.work.workspace import workspace
 from gpuckpt.image.pack import Packer
 from gpuckpt.image.reread import reread
 from gpuckpt.image.stage import Stage
-from gpuckpt.tools.criu import DUMP_LOG, DumpRun, deadline
+from gpuckpt.tools.criu import DUMP_LOG
 from gpuckpt.tools.criunames import seen
+from gpuckpt.tools.criurun import DumpRun, deadline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -96,6 +92,7 @@ class _Dump:
         self.manifest: Manifest | None = None
         self.tree = sight.tree  # as it is frozen, from the commit on
         self.frozen_until = 0.0
+        self.space = sight.facts.look.space
 
     def run(self) -> DumpResult:
         try:
@@ -138,8 +135,9 @@ class _Dump:
                 self._commit(stage, files, packers)
                 phases.enter_context(record.phase("end", "CRIU", stoppable=False))
 
+            numbers = self.taking.numbers()
             run = DumpRun(
-                pid=self.request.pid,
+                pid=numbers.get(self.request.pid, self.request.pid),
                 work=work,
                 store=packers[0].store,
                 abort=lambda: _abort(packers),
@@ -148,7 +146,8 @@ class _Dump:
                 leave_running=self.request.leave_running,
                 stop_fd=self.interrupts.fd,
                 deadline=deadline(size),
-                names=lambda: seen(sight.facts.look),
+                names=lambda: seen(sight.facts.look, numbers),
+                place=self.space,
             )
             try:
                 self.tools.criu.dump(run)
@@ -177,6 +176,7 @@ class _Dump:
             dumped = records.Dumped(
                 sight=self.sight,
                 tree=self.tree,
+                inside=self.taking.numbers(),
                 first=self.cuda.first,
                 threads=self.cuda.threads,
                 uses=self.cuda.uses,
@@ -184,7 +184,7 @@ class _Dump:
                 labels=self.request.labels,
                 files=(*files, *more),
                 opened=opened,
-                carried=carried,
+                carried=carry.as_known(carried, self.space),
                 read=read,
                 receipt=self.record.receipt(),
             )
@@ -199,7 +199,7 @@ class _Dump:
         self, stage: Stage, opened: OpenFiles, packers: list[Packer]
     ) -> tuple[tuple[CarriedFile, ...], tuple[FileEntry, ...]]:
         """Take along the files that would be missing where the job comes back."""
-        found = carry.find(self.tools, self.taking.relist().pids, opened.remaps)
+        found = carry.find(self.tools, self.taking.relist().pids, opened.remaps, self.space)
         if not found:
             return (), ()
         size = sum(one.bytes for one in found)

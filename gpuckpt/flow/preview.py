@@ -52,6 +52,7 @@ def preview(
     *,
     stays: bool = False,
     gpu_map: tuple[tuple[str, str], ...] = (),
+    apart: bool = False,
 ) -> Preview:
     """Compare an image with this host from its manifest and the sizes of its files.
 
@@ -62,7 +63,7 @@ def preview(
     with _opened(path) as (image, untrusted):
         manifest = image.manifest
         wrong = untrusted or _damage(image)
-    facts = gather(tools, manifest, stays=stays, gpu_map=gpu_map)
+    facts = gather(tools, manifest, stays=stays, gpu_map=gpu_map, apart=apart)
     found = judge(manifest, facts)
     error = next((why for why, _ in wrong), None) or refusal(found, force)
     held = sum(use.bytes for use in manifest.nvidia.uses) if manifest.nvidia else 0

@@ -63,7 +63,7 @@ class RestoreRequest:
     pass before the tree is looked at a second time; `force_gates` names gates to be overridden;
     `stays`: gpuckpt will be the job's parent to its end; `thp` sets transparent huge pages to
     always meanwhile. `gpu_map` has pairs of GPUs, of the image and of this host, by the names the
-    user gave them.
+    user gave them. With `pid_namespace` the job gets pids of its own, in a namespace that is made.
     """
 
     image: Path
@@ -75,13 +75,24 @@ class RestoreRequest:
     stays: bool = False
     gpu_map: tuple[tuple[str, str], ...] = ()
     thp: bool = False
+    pid_namespace: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """A pid namespace that a job lives in: the pid of its process 1 here, the job's pids in it."""
+
+    init: int
+    root_pid: int
+    pids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
     """What came of a restore; `gpu_map` is empty if every GPU was the same.
 
-    `progress` says whether the job has used CPU time since: ran or idle.
+    `progress` says whether the job has used CPU time since: ran or idle. All pids are those on
+    this host; `inside` has the others, if there are any.
     """
 
     image: Path
@@ -91,6 +102,12 @@ class RestoreResult:
     findings: tuple[Finding, ...]
     gpu_map: dict[str, str]
     progress: str = ""
+    inside: Inside | None = None
+
+    @property
+    def parent(self) -> int:
+        """The process that ends as the job does: its root, or its namespace's process 1."""
+        return self.root_pid if self.inside is None else self.inside.init
 
 
 @dataclass(frozen=True, slots=True)

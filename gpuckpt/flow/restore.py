@@ -6,19 +6,13 @@ byte it is made of has been checked; and success is said only after the tree has
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gpuckpt.errors import (
-    GpuckptError,
-    ImageError,
-    RestoreFailed,
-    Stopped,
-    VerificationFailed,
-)
+from gpuckpt.errors import GpuckptError, ImageError, RestoreFailed, Stopped, VerificationFailed
 from gpuckpt.flow.gpu.tree import CudaTree
 from gpuckpt.flow.leftovers.recover import recover
 from gpuckpt.flow.request import RestoreRequest, RestoreResult
+from gpuckpt.flow.returning.apart import Apart
 from gpuckpt.flow.returning.binding import bind, fire
 from gpuckpt.flow.returning.holding import Holding
 from gpuckpt.flow.returning.ledger import remember
@@ -37,7 +31,8 @@ from gpuckpt.image.gpuplan import GpuPlan
 from gpuckpt.image.store import Image
 from gpuckpt.image.unpack import Unpacker
 from gpuckpt.model import CudaState, Finding
-from gpuckpt.tools.criu import RestoreRun, deadline
+from gpuckpt.tools.criurun import RestoreRun, deadline
+from gpuckpt.tools.pidspace import NewSpace
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -47,8 +42,9 @@ if TYPE_CHECKING:
     from gpuckpt.flow.work.interrupts import Interrupts
     from gpuckpt.flow.work.journal import Placed
     from gpuckpt.flow.work.toolbox import Toolbox
+    from gpuckpt.image.manifest import Manifest
+    from gpuckpt.tools.pidspace import Space
 
-WAIT_POLL_SECONDS = 0.1
 KEPT = "What is left of the job was kept: end it before the image is restored again."
 ENDED = "The job was ended (--on-verify-fail kill)."
 
@@ -68,10 +64,17 @@ def restore(
     with operation.record.phase("open", str(request.image)):
         image = Image.open(request.image)
     with image:
-        recover(operation, [one.pid for one in image.manifest.tree], str(image.path))
+        made = () if request.pid_namespace else (one.pid for one in image.manifest.tree)
+        recover(operation, tuple(made), str(image.path))
         with operation.record.phase("gates", "image against host"):
             image.check_sizes()
-            facts = gather(tools, image.manifest, stays=request.stays, gpu_map=request.gpu_map)
+            facts = gather(
+                tools,
+                image.manifest,
+                stays=request.stays,
+                apart=request.pid_namespace,
+                gpu_map=request.gpu_map,
+            )
             plan = facts.gpus or GpuPlan()
             _refuse(judge(image.manifest, facts), request, plan, PATIENCE)
         with operation.record.phase("room", "memory, pids, ports") as step:
@@ -109,25 +112,26 @@ class _Restore:
         self.interrupts = operation.interrupts
         self.request = request
         self.image = image
-        self.manifest = image.manifest
         self.findings = findings
-        self.cuda_pids = list(self.manifest.cuda)
-        self.map = facts.gpus.map if facts.gpus and self.cuda_pids else {}
-        self.proof = Proof(self.tools, image.manifest, self.interrupts, self.map)
+        self.map = facts.gpus.map if facts.gpus and image.manifest.cuda else {}
+        self.apart = Apart(self.tools, wanted=request.pid_namespace)
+        self._take(image.manifest)
         self.placing = Placing(self.tools, image, facts.carried, self._placed)
         self.undo = Undo()
         self.interrupts.left = self.undo.left
-        self.threads = {
-            p.pid: p.restore_thread for p in self.manifest.tree if p.pid in self.manifest.cuda
-        }
-        self.entry = operation.enter(
-            self.manifest.root_pid,
-            str(image.path),
-            first=self.manifest.cuda,
-            threads=self.threads,
-            pids=tuple(process.pid for process in self.manifest.tree),
-        )
+        # in a namespace of its own the job's numbers are not known before it is made
+        known: dict[str, Any] = {"threads": self.threads, "pids": self.pids}
+        known = {} if self.apart else {"first": self.manifest.cuda, **known}
+        self.entry = operation.enter(self.manifest.root_pid, str(image.path), **known)
         self.holding = Holding(self.tools, self.manifest, self.entry)
+
+    def _take(self, manifest: Manifest) -> None:
+        """Work on the tasks by these numbers."""
+        self.manifest = manifest
+        self.pids = tuple(process.pid for process in manifest.tree)
+        self.cuda_pids = list(manifest.cuda)
+        self.threads = {p.pid: p.restore_thread for p in manifest.tree if p.pid in manifest.cuda}
+        self.proof = Proof(self.tools, manifest, self.interrupts, self.map)
 
     def run(self) -> RestoreResult:
         try:
@@ -141,24 +145,38 @@ class _Restore:
             self._put_back(why)
             raise
         self._let_go()
-        remember(self.tools, self.image, self.record.receipt().started, self.placing.inodes)
+        started = self.record.receipt().started
+        remember(self.tools, self.image, started, self.pids, self.placing.inodes)
         return RestoreResult(
             image=self.image.path,
             root_pid=self.manifest.root_pid,
-            pids=tuple(process.pid for process in self.manifest.tree),
+            pids=self.pids,
             receipt=self.record.receipt(),
             findings=tuple(self.findings),
             gpu_map=self.map,
             progress=self.proof.progress,
+            inside=self.apart.inside(self.image.manifest),
         )
 
     def _place(self) -> None:
         """Put back the files that the image carries; after the tree, they go again."""
+        if self.apart or self.placing.needed:
+            self.undo.add("files made for the job are left", self.placing.take_back)
+        if not self.apart:
+            self._put_files()
+
+    def _put_files(self) -> None:
         if not self.placing.needed:
             return
-        self.undo.add("files made for the job are left", self.placing.take_back)
         with self.record.phase("files", "to where the job had them", self.placing.bytes) as step:
             self.placing.put(step.advance)
+
+    def _entered(self, space: Space) -> None:
+        """The job's namespace is there, with nothing in it but its process 1."""
+        self.apart.space = space
+        self._note("space", space=space.init)
+        self.placing.enter(space)
+        self._put_files()
 
     def _placed(self, placed: tuple[Placed, ...]) -> None:
         self._note("files", placed=placed)
@@ -183,9 +201,10 @@ class _Restore:
                 options=repeated(self.manifest),
                 stop_fd=self.interrupts.fd,
                 deadline=deadline(raw),
-                stdin=0 if self.manifest.options.shell_job else None,
+                stdin=0 if self.manifest.options.shell_job and not self.apart else None,
                 abort=unpacker.close,
                 names=lambda: names_in(self.image),
+                place=NewSpace(self.manifest.root_pid, self._entered) if self.apart else None,
             )
             try:
                 self.tools.criu.restore(run)
@@ -198,9 +217,11 @@ class _Restore:
     def _approve(self) -> None:
         """Let the tasks run only if they are exactly what was dumped."""
         self.interrupts.check()
+        self._take(self.apart.seen(self.manifest))
         if wrong := self.proof.exact():
             raise RestoreFailed(f"CRIU made another tree: {wrong[0].reason}", findings=wrong)
-        self._note("made", processes=below_me(self.tools, self.entry.pids))
+        made = below_me(self.tools, self.pids)
+        self._note("made", processes=made, first=self.manifest.cuda, threads=self.threads)
         self.findings += [*bind(self.tools, self.manifest), *fire(self.tools, self.manifest)]
         self.holding.release()
 
@@ -261,7 +282,7 @@ class _Restore:
 
     def _end_tree(self) -> None:
         """End whatever CRIU has made."""
-        end_restored(self.tools, below_me(self.tools, self.entry.pids), self.cuda_pids)
+        end_restored(self.tools, self.apart.refs(self.pids), self.cuda_pids)
 
     def _put_back(self, why: BaseException) -> None:
         if self.undo:
@@ -277,16 +298,3 @@ class _Restore:
         self.tools.cuda.close()
         self.tools.proc.adopt_orphans(on=False)
         hugepages.close(self.operation, self.entry)
-
-
-def wait_for(tools: Toolbox, root_pid: int, interrupts: Interrupts) -> int:
-    """Stay as the restored root's parent; pass signals on; return its exit status.
-
-    A root that died of signal n gives 128 + n, as a shell would say.
-    """
-    while not (ended := tools.proc.reap([root_pid])):
-        if (signum := interrupts.take()) is not None:
-            tools.proc.signal(root_pid, signum)
-        time.sleep(WAIT_POLL_SECONDS)
-    status = ended[root_pid]
-    return status if status >= 0 else 128 - status

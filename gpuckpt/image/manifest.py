@@ -72,8 +72,8 @@ class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     `restore_thread` other than 0: it comes back stopped, and may run again only when the driver,
     working through this thread alone, has given it its GPU state back. `parent_death` is the signal
-    that the tree's root has asked for at its parent's end, 0 for none. `visible` are the UUIDs of
-    the GPUs that CUDA_VISIBLE_DEVICES left it; None: all, or it could not be told.
+    that the root asked for at its parent's end, `host_pid` its pid outside of its pid namespace; 0:
+    none. `visible`: UUIDs of the GPUs that CUDA_VISIBLE_DEVICES left it; None: all, or unknown.
     """
 
     pid: int
@@ -98,6 +98,7 @@ class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
     bounding: int = 0
     huge_pages: int = 0
     parent_death: int = 0
+    host_pid: int = 0
     layout: tuple[int, ...] = ()
     clock: float = 0.0
     expired: tuple[int, ...] = ()
@@ -265,9 +266,8 @@ def _tree_flaws(manifest: Manifest) -> Iterator[str]:
         yield "a pid is listed twice"
     if not pids or pids[0] != manifest.root_pid:
         yield "its tree does not begin with its root"
-    threads = (tid for process in manifest.tree for tid in process.threads)
-    numbers = (*pids, *threads, *manifest.ids)
-    if min(pids, default=0) < 1 or max(numbers, default=0) > _LARGEST_PID:
+    more = (n for process in manifest.tree for n in (*process.threads, process.host_pid))
+    if min(pids, default=0) < 1 or max((*pids, *more, *manifest.ids), default=0) > _LARGEST_PID:
         yield "a number in it can be no pid"
     for process in manifest.tree:
         if max(process.uid, process.gid) > _LARGEST_UID:

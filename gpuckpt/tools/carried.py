@@ -54,13 +54,13 @@ class Carried:
         """Touch nothing yet."""
         self.root = root
 
-    def held(self, pids: Iterable[int]) -> dict[str, bool]:
+    def held(self, pids: Collection[int]) -> dict[str, bool]:
         """Return the files in memory that processes have open or mapped shared, by their names.
 
         The value says whether they have it mapped, or it lies where shared memory is kept: then
         a restore needs its very content.
         """
-        memory = self._memory()
+        memory = self._memory(pids)
         found: dict[str, bool] = {}
         for pid in pids:
             process = f"{self.root}/{pid}"
@@ -74,11 +74,13 @@ class Carried:
                     found.setdefault(fd.target, fd.target.startswith(SHM))
         return found
 
-    def examine(self, paths: Mapping[str, bool], links: Collection[str]) -> tuple[CarriedFile, ...]:
+    def examine(
+        self, paths: Mapping[str, bool], links: Collection[str], pids: Iterable[int] = ()
+    ) -> tuple[CarriedFile, ...]:
         """Describe files, each once, however many names it has.
 
-        `paths` are names the job knows and whether the very content is needed, `links` names that
-        CRIU made. A name that is gone is left out, one that CRIU made must be there.
+        `paths` are names the job, `pids`, knows and whether the very content is needed, `links` are
+        names that CRIU made. A name that is gone is left out, one that CRIU made must be there.
 
         Raises:
             OSError: a file cannot be read.
@@ -96,7 +98,7 @@ class Carried:
             if one is not None:
                 key = one.device, one.inode
                 found[key] = _merged(found[key], one) if key in found else one
-        memory = self._memory()
+        memory = self._memory(pids)
         return tuple(replace(one, memory=one.device in memory) for one in found.values())
 
     def copy(self, file: CarriedFile, into: int) -> str:
@@ -234,10 +236,14 @@ class Carried:
         os.link(path, name, follow_symlinks=False)
         os.unlink(path)  # noqa: PTH108 - paths may hold any bytes
 
-    def _memory(self) -> set[int]:
-        """Return the devices of the file systems that lie in memory."""
-        known = mounts(f"{self.root}/self").values()
-        return {one.device for one in known if one.filesystem in KEPT}
+    def _memory(self, pids: Iterable[int]) -> set[int]:
+        """Return the devices of the file systems that lie in memory, here and for the processes."""
+        found: set[int] = set()
+        for who in ("self", *pids):
+            with suppress(OSError):  # a zombie has no mounts
+                known = mounts(f"{self.root}/{who}").values()
+                found |= {one.device for one in known if one.filesystem in KEPT}
+        return found
 
 
 class _Names:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +25,8 @@ from gpuckpt.errors import (
     ToolTimeout,
 )
 from gpuckpt.model import TcpPolicy, Version
-from gpuckpt.tools.criuend import LARGEST_LOG, Watch
-from gpuckpt.tools.criunames import Names
+from gpuckpt.tools import pidspace
+from gpuckpt.tools.criuend import Watch, no_namespace
 from gpuckpt.tools.criuplugin import library
 from gpuckpt.tools.criuwatch import Hook, Talk, opened, supervise
 from gpuckpt.tools.foreground import is_ours, kept
@@ -35,9 +34,9 @@ from gpuckpt.tools.run import Command
 from gpuckpt.tools.streamer import Capture, Serve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from gpuckpt.tools.run import Runner
+    from gpuckpt.tools.criurun import CriuOptions, DumpRun, RestoreRun
+    from gpuckpt.tools.pidspace import NewSpace, Space
+    from gpuckpt.tools.run import Child, Runner
 
 # without it CRIU obeys files in /etc and in the home folder, and even tells no version if one of
 # them has an option that it does not know
@@ -47,84 +46,12 @@ OLDEST = Version("4.2")
 PREFIX_PROGRAM = Path("/opt/gpuckpt/criu/bin/criu")
 # CRIU's own limit for collecting tasks; its default of 10 s is too short for large trees
 COLLECT_SECONDS = 60
-# patience for a whole run: a fixed part, and one that grows at a rate any disk can keep
-DEADLINE_SECONDS = 120.0
-SLOWEST_BYTES_PER_SECOND = 20 << 20
 # a restore has nobody to cure: what it has made is ended
 RESTORE_CURE_SECONDS = 2.0
 # in the work folder of a dump
 DUMP_LOG = "dump.log"
 # level 3 tells processes and descriptors; 4, on request, every page it reads as well
 DEBUG = "GPUCKPT_CRIU_DEBUG"
-
-
-@dataclass(frozen=True, slots=True)
-class CriuOptions:
-    """What a dump chooses and its restore must repeat; `ghost_limit` in bytes.
-
-    `drop_waiting`: connections that nobody has accepted go without a word.
-    `stand_ins` are the numbers of devices that a dump may take though CRIU has no code for them;
-    a restore needs no numbers, but not None.
-    """
-
-    tcp: TcpPolicy = TcpPolicy.NONE
-    drop_waiting: bool = True
-    file_locks: bool = False
-    shell_job: bool = False
-    link_remap: bool = False
-    external_unix: bool = False
-    ghost_limit: int = 1 << 30
-    stand_ins: frozenset[int] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DumpRun:
-    """One dump: what to dump, where images go, and who decides.
-
-    `store` takes each image from its pipe, and ends early once `abort` was called. `commit` runs
-    when all are stored, the tree still frozen: if it returns, the tree is ended (or goes on with
-    `leave_running`), if it raises, the tree goes on. `stop_fd` becoming readable ends CRIU early,
-    `deadline` in seconds likewise. `names` explain the numbers in its log.
-    """
-
-    pid: int
-    work: Path
-    store: Callable[[str, int], None]
-    abort: Callable[[], None]
-    commit: Callable[[], None]
-    options: CriuOptions
-    leave_running: bool
-    stop_fd: int
-    deadline: float
-    names: Callable[[], Names] = Names
-
-
-@dataclass(frozen=True, slots=True)
-class RestoreRun:
-    """One restore: where images come from, and who decides.
-
-    `approve` runs when all tasks stand, none of them having run yet; if it raises, they end.
-    Every `send` ends soon once `abort` was called. `stdin` is the terminal that a shell job gets
-    back, None where there is none. `names` explain the numbers in CRIU's log, which may have
-    `largest_log` bytes.
-    """
-
-    work: Path
-    has: Callable[[str], bool]
-    send: Callable[[str, int], None]
-    approve: Callable[[], None]
-    options: CriuOptions
-    stop_fd: int
-    deadline: float
-    stdin: int | None = None
-    abort: Callable[[], None] = lambda: None
-    names: Callable[[], Names] = Names
-    largest_log: int = LARGEST_LOG
-
-
-def deadline(size: int) -> float:
-    """Return the seconds CRIU may take for `size` bytes of images, whichever way they go."""
-    return DEADLINE_SECONDS + size / SLOWEST_BYTES_PER_SECOND
 
 
 def find(runner: Runner) -> Criu:
@@ -194,7 +121,7 @@ class Criu:
             GpuckptError: whatever `run.store` or `run.commit` raised.
         """
         capture = Capture(run.work, run.store)
-        with closing(capture), Hook(run.work, "post-dump") as hook:
+        with closing(capture), Hook(run.work, "post-dump", pidspace.door(run.place)) as hook:
 
             def verdict() -> None:
                 capture.drain()
@@ -205,7 +132,8 @@ class Criu:
             argv = ["-t", str(run.pid), "--ghost-limit", str(run.options.ghost_limit)]
             argv += ["--timeout", str(COLLECT_SECONDS)]
             argv += ["--leave-running"] if run.leave_running else []
-            self._run(["dump", *argv], run.options, Talk(capture, hook, verdict, run.abort, watch))
+            talk = Talk(capture, hook, verdict, run.abort, watch)
+            self._run(["dump", *argv], run.options, talk, run.place)
 
     def restore(self, run: RestoreRun) -> None:
         """Restore a tree as children of this process.
@@ -216,7 +144,7 @@ class Criu:
             GpuckptError: whatever `run.has`, `run.send` or `run.approve` raised.
         """
         serve = Serve(run.work, run.has, run.send)
-        with closing(serve), Hook(run.work, "post-restore") as hook:
+        with closing(serve), Hook(run.work, "post-restore", pidspace.door(run.place)) as hook:
 
             def verdict() -> None:
                 serve.drain()
@@ -233,35 +161,47 @@ class Criu:
             )
             talk = Talk(serve, hook, verdict, run.abort, watch)
             with kept(run.stdin):
-                self._run(["restore", "-d", "-S"], run.options, talk, run.stdin)
+                self._run(["restore", "-d", "-S"], run.options, talk, run.place, run.stdin)
 
     def _run(
-        self, argv: list[str], options: CriuOptions, talk: Talk, stdin: int | None = None
+        self,
+        argv: list[str],
+        options: CriuOptions,
+        talk: Talk,
+        place: Space | NewSpace | None,
+        stdin: int | None = None,
     ) -> None:
-        work = talk.hook.work
+        hook, work = talk.hook, talk.hook.work
         # a libdir of our own keeps CRIU's CUDA plugin out: two owners of the driver's state clash
-        argv += ["--stream", _ALONE, "--libdir", str(talk.hook.plugins)]
+        argv += ["--stream", _ALONE, "--libdir", str(hook.plugins)]
         if options.stand_ins is not None:
-            (talk.hook.plugins / "gpuckpt.so").write_bytes(library(options.stand_ins))
+            (hook.plugins / "gpuckpt.so").write_bytes(library(options.stand_ins))
         level = "-v4" if os.environ.get(DEBUG) else "-v3"
         argv += ["-W", str(work), "-o", talk.watch.log.name, level, "--manage-cgroups=ignore"]
-        argv += ["--action-script", str(talk.hook.script), *_shared(options)]
+        argv += ["--action-script", str(hook.script), *_shared(options)]
         with opened(work) as folder, (work / "criu.out").open("wb") as output:
             argv += ["-D", f"/proc/self/fd/{folder}"]
-            child = self._runner.start(
-                Command(
-                    (self.program, *argv),
-                    stdin=stdin,
-                    stdout=output.fileno(),
-                    merge=True,
-                    pass_fds=(folder,),
-                    # CRIU gives the job our terminal, which it can only within our session
-                    our_session=is_ours(stdin),
-                )
+            command = Command(
+                (self.program, *argv),
+                stdin=stdin,
+                stdout=output.fileno(),
+                merge=True,
+                pass_fds=(folder,) if place is None else (folder, *hook.ends),
+                # CRIU gives the job our terminal, which it can only within our session
+                our_session=is_ours(stdin),
             )
+            child = self._start(command, place, talk.watch)
         with child:
-            talk.server.start(child.pid)
+            talk.server.start(child.pid, below=place is not None)
             supervise(child, talk)
+
+    def _start(self, command: Command, place: Space | NewSpace | None, watch: Watch) -> Child:
+        if place is None:
+            return self._runner.start(command)
+        try:
+            return pidspace.start(self._runner, command, place)
+        except pidspace.NotMade as why:
+            raise no_namespace(watch) from why
 
 
 def _shared(options: CriuOptions) -> list[str]:

@@ -69,6 +69,13 @@ def failed(watch: Watch, status: int | None, oom_kills: int | None) -> GpuckptEr
     return watch.error(sentence, hint=hint, log=log, excerpt=report.lines)
 
 
+def no_namespace(watch: Watch) -> GpuckptError:
+    """Return the error for a CRIU that was never started for want of a pid namespace."""
+    told = watch.log.with_name("criu.out").read_text("utf-8", "replace").strip()
+    reason = told.rpartition("\n")[2].removeprefix("gpuckpt: ") or "its process 1 has ended"
+    return watch.error(f"no pid namespace could be made for the job: {reason}")
+
+
 def out_of_time(watch: Watch) -> GpuckptError:
     """Return the error for a CRIU that was ended at its deadline."""
     last = criulog.last_lines(watch.log)

@@ -7,6 +7,7 @@ has a name for stays a number.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gpuckpt.tools.criuimage import read_file_ids
@@ -23,6 +24,7 @@ class Names:
     """What is known: by pid, by (pid, descriptor), by socket inode, by (pid, address), by file id.
 
     `locks` lists, in words, who holds which file lock, `peers` whose sockets lead outside.
+    `here` gives the pids of this host for those of a namespace in which CRIU was at work.
     """
 
     processes: Mapping[int, str] = field(default_factory=dict)
@@ -32,11 +34,13 @@ class Names:
     files: Mapping[int, str] = field(default_factory=dict)
     locks: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
+    here: Mapping[int, int] = field(default_factory=dict)
 
     def process(self, pid: int | None) -> str:
         """Return the process in words."""
         if pid is None:
             return "the job"
+        pid = self.here.get(pid, pid)
         comm = self.processes.get(pid)
         return f"process {pid} ({comm})" if comm else f"process {pid}"
 
@@ -44,6 +48,7 @@ class Names:
         """Return what a process has open, in words."""
         if pid is None or fd is None:
             return "a descriptor"
+        pid = self.here.get(pid, pid)
         if self.processes and pid not in self.processes:
             # CRIU looks at those in a helper process, under that one's numbers
             return "a descriptor that was sent over a unix socket and not received yet"
@@ -52,6 +57,7 @@ class Names:
 
     def having(self, pid: int | None, *marks: str) -> str:
         """Return what a process has open or mapped that bears one of the marks, "" if nothing."""
+        pid = self.here.get(pid, pid) if pid is not None else None
         opened = [
             f"descriptor {fd} ({what})"
             for (owner, fd), what in self.descriptors.items()
@@ -66,7 +72,7 @@ class Names:
 
     def mapping(self, pid: int | None, address: int) -> str:
         """Return what a process has mapped at an address, in words."""
-        what = self.mappings.get((pid, address)) if pid is not None else None
+        what = self.mappings.get((self.here.get(pid, pid), address)) if pid is not None else None
         return f"the mapping of {what}" if what else f"the memory at {address:#x}"
 
     def socket(self, inode: int) -> str:
@@ -78,8 +84,8 @@ class Names:
         return self.files.get(number, f"file {number} of the image")
 
 
-def seen(look: Look) -> Names:
-    """Return the names for a tree that was looked at."""
+def seen(look: Look, inside: Mapping[int, int] = MappingProxyType({})) -> Names:
+    """Return the names for a tree that was looked at; `inside` has CRIU's numbers for ours."""
     sockets = {
         one.inode: f"{one.local}:{one.local_port} connected to {one.remote}:{one.remote_port}"
         if one.connected
@@ -89,6 +95,7 @@ def seen(look: Look) -> Names:
     peers = {one.inode: _peer(one) for one in look.peers}
     sockets |= peers
     return Names(
+        here={number: ours for ours, number in inside.items()},
         processes={task.process.pid: task.process.comm for task in look.tasks},
         descriptors={
             (task.process.pid, fd.fd): sockets.get(fd.inode, fd.target)

@@ -31,12 +31,17 @@ _POLL_SECONDS = 0.2
 class Hook:
     """The action script through which CRIU asks for a verdict, and the way back to it."""
 
-    def __init__(self, work: Path, action: str) -> None:
-        """Prepare a script in `work` that asks when CRIU reaches `action`."""
+    def __init__(self, work: Path, action: str, door: str = "") -> None:
+        """Prepare a script in `work` that asks when CRIU reaches `action`.
+
+        CRIU closes descriptors it did not open, so the script goes through /proc entries: ours,
+        unless `door` names others that it can see. If we are dead, the read ends with nothing.
+        """
         self.work = work
         self.script = work / "hook"
         self.plugins = work / "plugins"
         self._action = action
+        self._door = door or f"/proc/{os.getpid()}/fd"
         self.decided = False
 
     def __enter__(self) -> Self:
@@ -44,14 +49,11 @@ class Hook:
         self.plugins.mkdir(mode=0o700, exist_ok=True)
         self.ask, self._asked = os.pipe2(os.O_CLOEXEC)
         self._verdict, self._answer = os.pipe2(os.O_CLOEXEC)
-        # CRIU closes descriptors it did not open, so the script goes through our /proc entries;
-        # if we are dead they are gone, and the read ends with nothing.
-        ours = f"/proc/{os.getpid()}/fd"
         self.script.write_text(
             "#!/bin/sh\n"
             f'[ "$CRTOOLS_SCRIPT_ACTION" = {self._action} ] || exit 0\n'
-            f"echo ask >{ours}/{self._asked} || exit 1\n"
-            f"read -r verdict <{ours}/{self._verdict} || exit 1\n"
+            f"echo ask >{self._door}/{self._asked} || exit 1\n"
+            f"read -r verdict <{self._door}/{self._verdict} || exit 1\n"
             'exit "$verdict"\n'
         )
         self.script.chmod(0o700)
@@ -61,6 +63,11 @@ class Hook:
         """Close it: from here on every question is answered with no."""
         for fd in (self.ask, self._asked, self._verdict, self._answer):
             os.close(fd)
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The descriptors that the script talks through."""
+        return self._asked, self._verdict
 
     def answer(self, *, yes: bool) -> None:
         """Let CRIU go on (yes) or turn back."""

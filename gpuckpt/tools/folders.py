@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from typing import Final
 
+_TOP: Final = re.compile(r"/proc/\d+/root(?=/)")
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def make(path: str, mode: int, uid: int, gid: int) -> tuple[int, int]:
     """Make one folder and return its device and inode.
 
-    No link is followed on the way: in /tmp anybody may have put one there.
+    No link is followed on the way: in /tmp anybody may have put one there. Only the kernel's own
+    to what a process sees (/proc/PID/root) is, at the beginning.
 
     Raises:
         OSError: something has its name, or the one above it is missing or a link.
     """
-    *above, name = path.strip("/").split("/")
-    place = os.open("/", _FOLDER)
+    top = _TOP.match(path)
+    *above, name = path[top.end() if top else 0 :].strip("/").split("/")
+    place = os.open(top[0] if top else "/", _FOLDER & ~os.O_NOFOLLOW)
     try:
         for part in above:
             inner = os.open(part, _FOLDER, dir_fd=place)

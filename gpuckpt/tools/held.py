@@ -14,10 +14,11 @@ from gpuckpt.tools.places import Mount, above
 from gpuckpt.tools.procfs import numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from gpuckpt.model import Process
+    from gpuckpt.tools.pidspace import Space
 
 _Opened = tuple["Process", "Sequence[Descriptor]", "Sequence[Mapped]"]
 
@@ -93,11 +94,15 @@ def held(
     tree: Sequence[_Opened],
     names: Mapping[int, str],
     known: Mapping[int, Mount],
+    space: Space | None = None,
 ) -> Held:
     """Find what the processes hold; `tree` has descriptors and mappings of each."""
+    reach = space.reach if space is not None else str
     return Held(
         locks=locks(root, [(process.pid, opened) for process, opened, _ in tree]),
-        deleted=tuple(_with_place(one, writes, known) for one, writes in _deleted(root, tree)),
+        deleted=tuple(
+            _with_place(one, writes, known, reach) for one, writes in _deleted(root, tree)
+        ),
         terminals=_terminals(root, tree, names),
         nodes=tuple(_nodes(root, tree)),
     )
@@ -124,20 +129,23 @@ def _deleted(root: Path, tree: Iterable[_Opened]) -> Iterable[tuple[DeletedFile,
     return found.values()
 
 
-def _with_place(file: DeletedFile, writes: bool, known: Mapping[int, Mount]) -> DeletedFile:
-    """Look at the place where the file was.
+def _with_place(
+    file: DeletedFile, writes: bool, known: Mapping[int, Mount], reach: Callable[[str], str]
+) -> DeletedFile:
+    """Look at the place where the file was; `reach` gives the way to it.
 
     What was opened for writing has been copied to the upper layer of its overlay.
     """
-    folder = os.path.dirname(file.path)  # noqa: PTH120
+    path = reach(file.path)
+    folder = os.path.dirname(path)  # noqa: PTH120
     mount = above(file.path, known)
     lower = mount is not None and mount.filesystem == "overlay" and not writes
     writable = os.access(folder, os.W_OK) or not os.access(folder, os.F_OK)
     return replace(
         file,
-        replaced=os.path.lexists(file.path),
+        replaced=os.path.lexists(path),
         linkable=writable and not lower,
-        leftover=_leftover(folder, file.path) if not file.links else "",
+        leftover=_leftover(folder, path) if not file.links else "",
     )
 
 

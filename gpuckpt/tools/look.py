@@ -20,6 +20,7 @@ from gpuckpt.tools.held import DeletedFile, DeviceNode, Terminal, held
 from gpuckpt.tools.locks import HeldLock, LockRival, rivals
 from gpuckpt.tools.mappings import Mapped, mapped_by, mappings
 from gpuckpt.tools.outside import Holder, OutsidePeer, OutsidePipe, WaitingClient, outside
+from gpuckpt.tools.pidspace import Space, space_of
 from gpuckpt.tools.places import OddFile, mounts, odd_files
 from gpuckpt.tools.procfs import Stat, kibibytes, link, parse_status, read, stats
 from gpuckpt.tools.sockets import InetSocket, tcp_sockets, unread_netlink
@@ -84,10 +85,13 @@ class Look:
     `strays` are processes outside the tree in sessions or groups that it leads.
     `inherited` is what of GPUs processes of the tree have in common, as after a fork.
     `shared_by` has all processes of the host that map the files of CUDA IPC which the tree maps.
+    `space` is the pid namespace of ours that it lives in, `space_namespaces` tell what is its own.
     """
 
     tasks: tuple[Task, ...] = ()
     own_namespaces: Mapping[str, str] = field(default_factory=dict)
+    space: Space | None = None
+    space_namespaces: Mapping[str, str] = field(default_factory=dict)
     own_seccomp: int = 0
     above: tuple[Above, ...] = ()
     tracers: Mapping[int, str] = field(default_factory=dict)
@@ -132,16 +136,20 @@ def look(root: Path, tree: Tree, ancestors: tuple[int, ...]) -> Look:
     tcp = tcp_sockets(net, inodes) if inodes else ()
     peers = {one.peer for one in tcp if one.connected} - inodes - {0}
     ends = outside(root, [(one.pid, fds) for one, fds, _ in everything], names, peers)
-    known = mounts(f"{root}/self")
-    kept = held(root, everything, names, known)
+    own, space = _namespaces(f"{root}/self"), space_of(root, tree.root.pid)
+    within = _within(root, space) if space is not None else {}
+    known = mounts(f"{root}/{space.init.pid if space is not None else 'self'}")
+    kept = held(root, everything, names, known, space)
     # what lies in another mount namespace is refused as a whole, and cannot be judged from here
-    own = _namespaces(f"{root}/self")
-    here = [one for one in tasks if one.namespaces.get("mnt") == own.get("mnt")]
+    mnt = within.get("mnt", own.get("mnt"))
+    here = [one for one in tasks if one.namespaces.get("mnt") == mnt]
     seen = [(one.process.pid, one.descriptors) for one in here]
     ipc = {one.target for task in tasks for one in task.mapped if one.target.startswith(_IPC)}
     return Look(
         tasks=tasks,
         own_namespaces=own,
+        space=space,
+        space_namespaces=within,
         own_seccomp=int(parse_status(read(f"{root}/self/status") or b"").get("Seccomp", "0")),
         above=above(root, ancestors, names),
         tracers={pid: names.get(pid, "?") for task in tasks for _, pid in task.tracers},
@@ -247,6 +255,12 @@ def _huge_left(root: Path) -> int | None:
     told = parse_status(read(root / "meminfo") or b"")
     free, kept = told.get("HugePages_Free", ""), told.get("HugePages_Rsvd", "")
     return int(free) - int(kept) if free.isdigit() and kept.isdigit() else None
+
+
+def _within(root: Path, space: Space) -> dict[str, str]:
+    """Return the namespaces that a job has for itself in a space of ours."""
+    found = _namespaces(f"{root}/{space.init.pid}")
+    return {kind: found[kind] for kind in ("pid", "mnt") if kind in found}
 
 
 def _namespaces(folder: str) -> dict[str, str]:

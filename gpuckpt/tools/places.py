@@ -209,18 +209,27 @@ def _odd(  # noqa: PLR0917 - what an OddFile has
 def _hidden(path: str, told_by: str, device: int, inode: int) -> bool:
     """Whether another file, or none, has the name now: the kernel tells names as we would use them.
 
-    It is asked again by the link that told the name: the file may have been removed meanwhile.
+    Or as the process itself would, where it has a mount of its own. The kernel is asked again by
+    the link that told the name: the file may have been removed meanwhile.
     Names that are no text, or have a line feed, are let through: they are not quite told.
     """
     if "\\" in path:
         return False
     try:
-        found = os.lstat(path)
-    except FileNotFoundError:
-        return link(told_by) == path
+        if _is_at(path, device, inode):
+            return False
+        process = told_by.rsplit("/", 2)[0]
+        return not _is_at(f"{process}/root{path}", device, inode) and link(told_by) == path
     except OSError:
         return False
-    return (found.st_dev, found.st_ino) != (device, inode) and link(told_by) == path
+
+
+def _is_at(path: str, device: int, inode: int) -> bool:
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return False
+    return (found.st_dev, found.st_ino) == (device, inode)
 
 
 def above(path: str, known: Mapping[int, Mount]) -> Mount | None:

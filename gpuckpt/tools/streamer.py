@@ -15,13 +15,14 @@ import struct
 import threading
 from contextlib import suppress
 from fcntl import fcntl
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import DumpFailed, GpuckptError
+from gpuckpt.tools.pidspace import descends
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 CAPTURE_SOCKET = "streamer-capture.sock"
 SERVE_SOCKET = "streamer-serve.sock"
@@ -54,10 +55,11 @@ class Streamer:
         self._closing = False
         self._lock = threading.Lock()
 
-    def start(self, peer: int) -> None:
-        """Begin to serve the process `peer` and nobody else."""
+    def start(self, peer: int, *, below: bool = False) -> None:
+        """Begin to serve the process `peer`, or one that it has started, and nobody else."""
         name = f"streamer-{peer}"
-        self._server = threading.Thread(target=self._serve, args=(peer,), name=name, daemon=True)
+        args = (peer, below)
+        self._server = threading.Thread(target=self._serve, args=args, name=name, daemon=True)
         self._server.start()
 
     def drain(self) -> None:
@@ -80,13 +82,13 @@ class Streamer:
         os.close(self.fd)
         self.fd = -1
 
-    def _serve(self, peer: int) -> None:
+    def _serve(self, peer: int, below: bool) -> None:
         try:
             with suppress(OSError):  # closed while waiting: nobody ever came
                 self._client, _ = self._listener.accept()
             if self._client is None:
                 return
-            _check_peer(self._client, peer)
+            _check_peer(self._client, peer, below=below)
             self._path.unlink(missing_ok=True)
             while (name := _read_request(self._client)) is not None:
                 self._request(self._client, name)
@@ -209,10 +211,10 @@ def _listen(folder: Path, name: str) -> socket.socket:
     return listener
 
 
-def _check_peer(client: socket.socket, peer: int) -> None:
+def _check_peer(client: socket.socket, peer: int, *, below: bool) -> None:
     raw = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     pid, _, _ = _PEER.unpack(raw)
-    if pid != peer:
+    if pid != peer and not (below and descends(Path("/proc"), pid, peer)):
         raise GpuckptError(
             f"process {pid} connected in place of CRIU ({peer}); hung up on it",
             hint="Name CRIU itself in GPUCKPT_CRIU, or let the wrapper become it (exec).",

@@ -90,7 +90,7 @@ def flows(monkeypatch: pytest.MonkeyPatch) -> Flows:
     found = Flows()
     monkeypatch.setattr("gpuckpt.flow.dump.dump", found.dump)
     monkeypatch.setattr("gpuckpt.flow.restore.restore", found.restore)
-    monkeypatch.setattr("gpuckpt.flow.restore.wait_for", found.wait_for)
+    monkeypatch.setattr("gpuckpt.flow.returning.waiting.wait_for", found.wait_for)
     monkeypatch.setattr("gpuckpt.flow.outlook.outlook", found.answer(samples.outlook()))
     for name, result in samples.results().items():
         monkeypatch.setattr(f"gpuckpt.flow.{name}.{name}", found.answer(result))

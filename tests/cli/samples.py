@@ -45,7 +45,7 @@ from gpuckpt.model import (
     TcpPolicy,
     Version,
 )
-from gpuckpt.tools.criu import CriuOptions
+from gpuckpt.tools.criurun import CriuOptions
 from tests import plan_samples
 
 if TYPE_CHECKING:

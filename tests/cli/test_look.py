@@ -14,9 +14,10 @@ import pytest
 from rich.console import Console
 
 from gpuckpt import errors
-from gpuckpt.cli import dump, failure, plain, plan, show, terminal, units
+from gpuckpt.cli import dump, failure, plain, plan, restore, show, terminal, units
 from gpuckpt.cli.live import Terminal
 from gpuckpt.cli.streams import Tolerant
+from gpuckpt.flow.request import Inside
 from gpuckpt.flow.show import ShowResult
 from gpuckpt.model import Phase
 from tests.cli import samples
@@ -54,6 +55,15 @@ def test_plain_lines_draw_nothing(name: str) -> None:
     lines = list(plain.lines(PAGES[name]))
     assert lines
     assert not [line for line in lines if BOXES.search(line) or "\x1b" in line or "\n" in line]
+
+
+def test_a_job_in_a_namespace_has_pids_here_and_there() -> None:
+    inside = Inside(900, 4711, (4711, 4720))
+    made = replace(samples.restore_result(), root_pid=905, pids=(905, 907), inside=inside)
+    lines = list(plain.lines(restore.outcome(made).page))
+    assert lines[1:4] == ["pid: 905", "processes: 905 907", "inside: pid 4711, processes 4711 4720"]
+    assert lines[4].startswith("init: 900: passes signals on")
+    assert restore.outcome(made).quiet == "905"
 
 
 def test_a_finding_is_one_plain_line() -> None:

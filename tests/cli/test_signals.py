@@ -141,7 +141,7 @@ def test_with_wait_signals_are_the_jobs(
         assert interrupts.pending == signal.SIGTERM
         return 128 + signal.SIGTERM
 
-    monkeypatch.setattr("gpuckpt.flow.restore.wait_for", wait_for)
+    monkeypatch.setattr("gpuckpt.flow.returning.waiting.wait_for", wait_for)
     ran = gpuckpt("restore", "image", "--wait")
     assert ran.code == 143
     assert "gpuckpt: note: SIGTERM is passed on to the job" in ran.err

@@ -187,12 +187,13 @@ def test_restore_options_reach_the_flow(gpuckpt: Callable[..., Ran], flows: Flow
     line = [
         *("restore", "image", "--probe", "curl -f localhost", "--probe-timeout", "5"),
         *("--settle", "0", "--on-verify-fail", "kill"),
-        *("--force-gate", "gate-driver", "--force-gate", "gate-cpu"),
+        *("--force-gate", "gate-driver", "--force-gate", "gate-cpu", "--pid-namespace"),
         *("--gpu-map", "0=1, GPU-6c9b=0"),
     ]
     assert gpuckpt(*line).code == 0
     asked = flows.requests[0]
     assert asked.image.is_absolute()
+    assert asked.pid_namespace
     assert (asked.probe, asked.probe_timeout, asked.settle) == ("curl -f localhost", 5.0, 0.0)
     assert asked.on_verify_fail == "kill"
     assert asked.force_gates == {"gate-driver", "gate-cpu"}

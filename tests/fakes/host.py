@@ -33,6 +33,7 @@ from gpuckpt.tools.destination import Place
 from gpuckpt.tools.files import HostFile, Remap
 from gpuckpt.tools.look import Look, Task
 from gpuckpt.tools.net import PortState
+from gpuckpt.tools.pidspace import Space
 from gpuckpt.tools.signs import Signs
 from gpuckpt.tools.sockets import InetSocket
 from gpuckpt.tools.surroundings import Surroundings
@@ -43,13 +44,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuckpt.flow.work.interrupts import Interrupts
-    from gpuckpt.tools.criu import DumpRun, RestoreRun
+    from gpuckpt.tools.criurun import DumpRun, RestoreRun
     from gpuckpt.tools.diag import Connection
     from gpuckpt.tools.filters import Ends
     from gpuckpt.tools.locks import FileLock
+    from gpuckpt.tools.pidspace import NewSpace
 
 GIB = 1 << 30
 ROOT_PID = 4_000_000  # higher than the pid of any test run
+INIT_PID = ROOT_PID + 5000  # of a pid namespace, and those of the job in it follow
 # the job's processes talk to each other
 CONNECTED = (
     InetSocket(71, "127.0.0.1", 6000, "127.0.0.1", 6001, 1, peer=72),
@@ -75,6 +78,13 @@ def process(pid: int, ppid: int = 1, **changes: Any) -> Process:
         rss=8 << 20,
     )
     return replace(made, **changes)
+
+
+def moved(one: Process, shift: int, ppid: int) -> Process:
+    """Return a process with other numbers."""
+    pid = one.pid + shift
+    ref = ProcessRef(pid, one.ref.start_time)
+    return replace(one, ref=ref, ppid=ppid, threads=tuple(tid + shift for tid in one.threads))
 
 
 @dataclass(frozen=True)
@@ -139,6 +149,7 @@ class FakeHost:
     filters: set[str] = field(default_factory=set)
     remains: list[Connection] = field(default_factory=list)
     stubborn: bool = False  # the kernel forgets no closed connection
+    inside: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def with_job(cls, cuda: int = 2, plain: int = 1) -> FakeHost:
@@ -174,18 +185,24 @@ class FakeHost:
                 self.processes[pid] = replace(one, ppid=1)
             if one.state == "t":
                 self.processes[pid] = replace(one, state=self.criu_found.get(pid, "S"))
-        if self.making and criu:
-            for pid in self.restored:
-                self.processes.pop(pid, None)
-                self.cuda.pop(pid, None)
-        elif self.making:
-            self.half_made |= set(self.restored)
+        if self.making:
+            self._lose_the_unfinished(criu=criu)
         self.making = False
         armed, self.armed, self.opened = self.armed, {}, set()
         for pid, first in armed.items():
             if helpers and first is CudaState.RUNNING and pid in self.cuda:
                 self.cuda[pid] = first
                 self.processes[pid] = replace(self.processes[pid], state="S")
+
+    def _lose_the_unfinished(self, *, criu: bool) -> None:
+        # a namespace ends with gpuckpt until CRIU has
+        gone = (INIT_PID, *self.inside) if self.inside else tuple(self.restored)
+        if not (criu or self.inside):
+            self.half_made |= set(self.restored)
+            return
+        for pid in gone:
+            self.processes.pop(pid, None)
+            self.cuda.pop(pid, None)
 
     def toolbox(self, state_dir: Path) -> Toolbox:
         """Return tools that count every call and fail where the fault says so."""
@@ -200,6 +217,7 @@ class FakeHost:
             "net": _Net(self),
             "cpus": _Cpus(self),
             "shell": _Shell(self),
+            "spaces": _Spaces(self),
         }
         counted: dict[str, Any] = {name: _Counted(self, name, tool) for name, tool in tools.items()}
         return Toolbox(**counted, state_dir=state_dir)
@@ -327,6 +345,9 @@ class _Proc:
         self.host.adopting = on
 
     def kill(self, ref: ProcessRef) -> None:
+        below = self.tree(ref.pid).processes[1:] if self.alive(ref) and ref.pid == INIT_PID else ()
+        for one in below:  # all that is in a namespace ends with its process 1
+            self.kill(one.ref)
         if self.alive(ref):
             if self.host.cuda.get(ref.pid) in {CudaState.RUNNING, CudaState.LOCKED}:
                 self.host.ended_live.append(ref.pid)
@@ -549,11 +570,15 @@ class _Criu:
                 self.host.around(f"criu.image.{name}", lambda n=name: _drain(run, n))
         if select.select([run.stop_fd], [], [], 0)[0]:
             raise Stopped("stopped by a signal")
-        me = os.getpid()
+        parent, shift = os.getpid(), 0
+        if run.place is not None:
+            parent, shift = self._make(run.place), INIT_PID + 1 - ROOT_PID
         self.host.making = True
         for pid, one in self.host.restored.items():
-            below = one if one.ppid in self.host.restored else replace(one, ppid=me)
-            self.host.processes[pid] = below
+            above = one.ppid + shift if one.ppid in self.host.restored else parent
+            self.host.processes[pid + shift] = moved(one, shift, above)
+        for pid in [pid for pid in self.host.gpu_bytes if pid in self.host.restored]:
+            self.host.gpu_bytes[pid + shift] = self.host.gpu_bytes.pop(pid)
         for pid in self.host.gpu_bytes:
             self.host.cuda[pid] = CudaState.CHECKPOINTED
             if self.host.processes[pid].state == "S":
@@ -561,6 +586,21 @@ class _Criu:
         run.approve()
         self.host.making = False
         self.host.around("criu.approve", lambda: None)
+
+    def _make(self, place: NewSpace) -> int:
+        """Make a pid namespace, and have it made ready."""
+        self.host.making = True
+        init = process(INIT_PID, os.getpid(), comm="gpuckpt-init")
+        self.host.processes[INIT_PID] = init
+        # each with the thread that the driver works through
+        made = [number for pid in self.host.restored for number in (pid, pid + 1000)]
+        self.host.inside = {number + INIT_PID + 1 - ROOT_PID: number for number in made}
+        try:
+            self.host.around("criu.ready", lambda: place.ready(Space(init.ref)))
+        except BaseException:
+            self.host.processes.pop(INIT_PID, None)
+            raise
+        return INIT_PID
 
 
 def _pipe(run: DumpRun, name: str, data: bytes) -> None:
@@ -656,7 +696,10 @@ class _Carried:
         del pids
         return {}
 
-    def examine(self, paths: Mapping[str, bool], links: Collection[str]) -> tuple[()]:
+    def examine(
+        self, paths: Mapping[str, bool], links: Collection[str], pids: Iterable[int] = ()
+    ) -> tuple[()]:
+        del pids
         assert not paths
         assert not links
         return ()
@@ -714,6 +757,21 @@ class _Net:
             return False
         self.host.remains.remove(one)
         return True
+
+
+@dataclass
+class _Spaces:
+    """One pid namespace at most, that of `INIT_PID`."""
+
+    host: FakeHost
+
+    def of(self, pid: int) -> Space | None:
+        init = self.host.processes.get(INIT_PID)
+        return Space(init.ref) if init is not None and pid in self.host.inside else None
+
+    def numbers(self, space: Space) -> dict[int, int]:
+        assert space.init.pid == INIT_PID
+        return dict(self.host.inside)
 
 
 @dataclass

@@ -31,7 +31,7 @@ from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.flow.work.journal import Journal
 from gpuckpt.image.store import Image
 from gpuckpt.model import CudaState
-from tests.fakes.host import ROOT_PID, FakeHost, Fault, process
+from tests.fakes.host import INIT_PID, ROOT_PID, FakeHost, Fault, process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,11 +94,11 @@ def rehearsing(folder: Path, *, real: bool) -> Callable[[FakeHost], object]:
     return run
 
 
-def restoring(image: Path, state: Path) -> Callable[[FakeHost], object]:
+def restoring(image: Path, state: Path, *, apart: bool = False) -> Callable[[FakeHost], object]:
     state.mkdir(parents=True, exist_ok=True)
 
     def run(host: FakeHost) -> object:
-        request = RestoreRequest(image, settle=0.0, thp=True)
+        request = RestoreRequest(image, settle=0.0, thp=True, pid_namespace=apart)
         return restore(host.toolbox(state), request, Silent(), CALM)
 
     return run
@@ -274,4 +274,30 @@ def test_a_restore_killed_at_every_call(tmp_path: Path, dumped: Path, criu: str)
             assert not host.cuda, where
             restoring(dumped, state)(host)
             assert set(host.cuda.values()) == {CudaState.RUNNING}
+    assert whole, "a restore that was only to be looked at must be kept"
+
+
+def test_a_restore_into_a_namespace_killed_at_every_call(tmp_path: Path, dumped: Path) -> None:
+    """Nothing is left of it, process 1 included, or it stands and is kept."""
+    calls = calls_of(target(), restoring(dumped, tmp_path / "good", apart=True))
+    whole = 0
+    for number in places(calls):
+        if number <= calls.index("criu.restore"):
+            continue
+        state = tmp_path / str(number)
+        victim = target()
+        victim.fault = Fault(number, "", "after")
+        host = killed(victim, tmp_path, restoring(dumped, state, apart=True))
+        where = (number, calls[number - 1])
+        assert host is not None, where
+        host.after_the_death_of_gpuckpt(helpers=True)
+        mend(host, state)
+        assert not host.ended_live, where
+        if INIT_PID in host.processes:
+            whole += 1
+            assert len(host.processes) == 2 + len(host.restored), where
+            assert set(host.cuda.values()) == {CudaState.RUNNING}, where
+        else:
+            assert set(host.processes) == {os.getpid()}, where
+            assert not host.cuda, where
     assert whole, "a restore that was only to be looked at must be kept"

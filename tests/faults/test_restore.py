@@ -6,6 +6,7 @@ live state for it, the image is as it was, and the next restore works.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,13 +14,13 @@ import pytest
 from gpuckpt.errors import GpuckptError, Interrupted, RestoreFailed
 from gpuckpt.events import Silent
 from gpuckpt.flow.dump import dump
-from gpuckpt.flow.request import DumpRequest, RestoreRequest, RestoreResult
+from gpuckpt.flow.request import DumpRequest, Inside, RestoreRequest, RestoreResult
 from gpuckpt.flow.restore import restore
 from gpuckpt.flow.returning.target.judge import PATIENCE
 from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.flow.work.journal import Journal
 from gpuckpt.model import CudaState
-from tests.fakes.host import ROOT_PID, FakeHost, Fault, process
+from tests.fakes.host import INIT_PID, ROOT_PID, FakeHost, Fault, process
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,50 +47,64 @@ def empty_host(before: FakeHost) -> FakeHost:
     return host
 
 
-def run(host: FakeHost, image: Path, state: Path) -> RestoreResult:
+def run(host: FakeHost, image: Path, state: Path, *, apart: bool = False) -> RestoreResult:
     interrupts = Interrupts()
     host.interrupts = interrupts
     state.mkdir(exist_ok=True)
-    request = RestoreRequest(image, settle=0.0, on_verify_fail="kill", thp=True)
+    request = RestoreRequest(
+        image, settle=0.0, on_verify_fail="kill", thp=True, pid_namespace=apart
+    )
     return restore(host.toolbox(state), request, Silent(), interrupts)
 
 
-def test_every_call_of_a_restore(dumped: tuple[Path, FakeHost], tmp_path: Path) -> None:
-    """Whatever goes wrong, the host is as it was and the image can be restored again."""
+@pytest.mark.parametrize("apart", [False, True])
+def test_every_call_of_a_restore(
+    dumped: tuple[Path, FakeHost], tmp_path: Path, *, apart: bool
+) -> None:
+    """Whatever goes wrong, the host is as it was and the image can be restored again.
+
+    In a pid namespace as well: neither it nor its process 1 is left.
+    """
     image, before = dumped
     good = empty_host(before)
-    result = run(good, image, tmp_path / "good")
-    assert result.root_pid == ROOT_PID
-    assert {one.ref for one in good.processes.values()} == {
-        one.ref for one in before.processes.values()
-    }
-    assert good.cuda == before.cuda
+    result = run(good, image, tmp_path / "good", apart=apart)
     assert good.huge_pages == "madvise"
+    if apart:
+        assert result.inside == Inside(INIT_PID, ROOT_PID, tuple(good.restored))
+        assert {good.inside[pid]: state for pid, state in good.cuda.items()} == before.cuda
+        assert {good.inside[pid] for pid in result.pids} == set(good.restored)
+    else:
+        assert result.root_pid == ROOT_PID
+        assert {one.ref for one in good.processes.values()} == {
+            one.ref for one in before.processes.values()
+        }
+        assert good.cuda == before.cuda
     last = len(good.calls) - good.calls[::-1].index("nvidia.uses")
-    for number, name in enumerate(good.calls[:last], 1):
+    first = good.calls.index("criu.restore") if apart else 0  # until then it is all the same
+    for number, name in enumerate(good.calls[first:last], first + 1):
         for kind in ("error", "signal"):
             if name == "host.set_huge_pages" and kind == "error":
                 continue  # it goes on without: tests/flow/test_huge_pages.py
-            for when in ("before", "after"):
+            for when in ("after",) if apart else ("before", "after"):
                 host = empty_host(before)
                 host.fault = Fault(number, kind, when)
                 state = tmp_path / f"{number}-{kind}-{when}"
                 try:
-                    run(host, image, state)
+                    run(host, image, state, apart=apart)
                 except Interrupted:
                     assert kind == "signal", (number, name)
                 except (GpuckptError, OSError):
                     assert kind == "error", (number, name)
                 else:
                     pytest.fail(f"{kind} {when} call {number} ({name}) went unnoticed")
-                assert set(host.processes).isdisjoint(host.restored), (number, name, kind, when)
+                assert set(host.processes) == {os.getpid()}, (number, name, kind, when)
                 assert not host.cuda
                 assert not host.ended_live, "a live CUDA process was ended"
                 assert not host.adopting
                 assert not host.filters, (number, name, kind, when)
                 assert host.huge_pages == "madvise", (number, name, kind, when)
                 assert not Journal(state).entries()
-    assert run(empty_host(before), image, tmp_path / "again").root_pid == ROOT_PID
+    assert run(empty_host(before), image, tmp_path / "again", apart=apart).pids
 
 
 def test_a_stranger_that_took_a_pid_is_not_ended(

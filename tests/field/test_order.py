@@ -15,7 +15,8 @@ from gpuckpt.flow.request import DumpRequest, RestoreRequest
 from gpuckpt.flow.restore import restore
 from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.model import Version
-from gpuckpt.tools.criu import Criu, CriuOptions, RestoreRun
+from gpuckpt.tools.criu import Criu
+from gpuckpt.tools.criurun import CriuOptions, RestoreRun
 from gpuckpt.tools.run import Runner
 from tests.fakes.host import ROOT_PID, FakeHost, Fault
 

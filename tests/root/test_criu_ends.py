@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuckpt.errors import DumpFailed, GpuckptError, RestoreFailed
-from gpuckpt.tools.criu import CriuOptions, DumpRun, RestoreRun, find
+from gpuckpt.tools.criu import find
 from gpuckpt.tools.criunames import recorded, seen
+from gpuckpt.tools.criurun import CriuOptions, DumpRun, RestoreRun
 from gpuckpt.tools.proc import Proc
 from gpuckpt.tools.run import Runner
 from tests.root.harness import PATIENCE, exists, state_of, wait_for

@@ -14,6 +14,7 @@ from gpuckpt.errors import CudaCallFailed, GpuckptError
 from gpuckpt.flow.leftovers.placed import remaining
 from gpuckpt.flow.work import hugepages
 from gpuckpt.flow.work.journal import Journal, Linked
+from gpuckpt.flow.work.tasks import inhabitants
 from gpuckpt.flow.work.workspace import folder_of
 from gpuckpt.model import CudaState, blocker, warning
 from gpuckpt.tools.criu import DUMP_LOG
@@ -87,12 +88,17 @@ def made_tasks(tools: Toolbox, entry: Entry) -> tuple[Process, ...]:
     """Return the tasks that a restore has made and whose job does not stand.
 
     Those whose identity was written down are surely its own. Before that a pid of the image is
-    one only if it is younger than the restore and still what CRIU works with.
+    one only if it is younger than the restore and still what CRIU works with. In a pid namespace
+    that was made for it, everything is.
     """
+    if entry.space is not None:
+        all_in = () if stands(tools, entry) else inhabitants(tools, entry.space)
+        found = (tools.proc.process(ref.pid) for ref in all_in)
+        return tuple(process for process in found if process is not None)
     if entry.processes:
         known = [tools.proc.process(ref.pid) for ref in living(tools, entry)]
-        found = tuple(process for process in known if process is not None)
-        return () if stands(tools, entry) else found
+        there = tuple(process for process in known if process is not None)
+        return () if stands(tools, entry) else there
     made = []
     for pid in entry.pids:
         process = tools.proc.process(pid)
@@ -162,9 +168,11 @@ def linked(tools: Toolbox, sight: Sight) -> tuple[Linked, ...]:
     if not sight.options.link_remap:
         return ()
     found = []
+    space = sight.facts.look.space
     for file in sight.facts.look.deleted:
         if file.links:
-            folder = os.path.dirname(file.path)  # noqa: PTH120 - it may hold any bytes
+            path = file.path if space is None else space.reach(file.path)
+            folder = os.path.dirname(path)  # noqa: PTH120 - it may hold any bytes
             before = tuple(one.path for one in tools.files.remaps(folder))
             found.append(Linked(folder=folder, device=file.device, inode=file.inode, before=before))
     return tuple(found)

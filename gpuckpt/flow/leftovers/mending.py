@@ -152,7 +152,9 @@ class Mender:
         """End the tasks of a restore that was never finished, unless the whole job runs."""
         entry = self.entry
         if stands(self.tools, entry):
-            self.deeds.append(Deed("the restored job runs, and was never verified", entry.pids[0]))
+            self.deeds.append(
+                Deed("the restored job runs, and was never verified", entry.processes[0].pid)
+            )
             return
         tasks = made_tasks(self.tools, entry)
         if not tasks:

@@ -131,6 +131,8 @@ def copies(tools: Toolbox, manifest: Manifest, but: Iterable[int]) -> Iterator[F
         process = tools.proc.process(pid)
         if process is None or process.zombie or _descends(tools, process, own):
             continue
+        if tools.spaces.of(pid) is not None:  # somebody has asked for that copy
+            continue
         yield _copy(process, tools.proc.process(process.ppid))
 
 

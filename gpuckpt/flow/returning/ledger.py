@@ -80,10 +80,14 @@ class Ledger:
 
 
 def remember(
-    tools: Toolbox, image: Image, started: str, files: tuple[tuple[int, int], ...]
+    tools: Toolbox,
+    image: Image,
+    started: str,
+    pids: tuple[int, ...],
+    files: tuple[tuple[int, int], ...],
 ) -> None:
     """Write down which processes an image has become, for the next who wants to restore it."""
-    now = (tools.proc.process(process.pid) for process in image.manifest.tree)
+    now = (tools.proc.process(pid) for pid in pids)
     Ledger(tools.state_dir).add(
         Restored(
             image_id=image.manifest.image_id,

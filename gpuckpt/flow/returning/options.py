@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from gpuckpt.errors import GpuckptError
 from gpuckpt.image.unpack import Unpacker
-from gpuckpt.tools.criu import CriuOptions
 from gpuckpt.tools.criunames import Names, recorded
+from gpuckpt.tools.criurun import CriuOptions
 
 if TYPE_CHECKING:
     from gpuckpt.image.manifest import Manifest

@@ -10,7 +10,10 @@ import os
 import secrets
 import threading
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+from msgspec import structs
 
 from gpuckpt.errors import GpuckptError, RestoreFailed
 from gpuckpt.flow.leftovers.placed import clear
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.outside import FolderRecord
     from gpuckpt.image.store import Image
+    from gpuckpt.model import CarriedFile
+    from gpuckpt.tools.pidspace import Space
 
 # files are open while they have no name; the usual limit is 1024 a process
 BATCH: Final = 256
@@ -46,8 +51,21 @@ class Placing:
         self.tools = tools
         self.image = image
         self.standings = standings
+        self.folders = image.manifest.outside.folders
         self.placed: tuple[Placed, ...] = ()
         self._note = note
+
+    def enter(self, space: Space) -> None:
+        """Put into a namespace what it has for itself, by the paths under which it is found there.
+
+        These were not looked for: nothing is there yet.
+        """
+        self.standings = tuple(
+            replace(one, file=_reached(one.file, space)) for one in self.standings
+        )
+        self.folders = tuple(
+            structs.replace(one, path=space.reach(one.path)) for one in self.folders
+        )
 
     @property
     def needed(self) -> bool:
@@ -93,8 +111,7 @@ class Placing:
             clear(self.tools, self.placed, job_stands=True)
 
     def _missing(self) -> list[FolderRecord]:
-        known = self.image.manifest.outside.folders
-        return [one for one in known if self.tools.carried.identity(one.path) is None]
+        return [one for one in self.folders if self.tools.carried.identity(one.path) is None]
 
     def _folders(self) -> None:
         """Make the folders that went with a boot, say, each within the one before."""
@@ -198,6 +215,11 @@ class Placing:
 
 def _is_made(one: Standing) -> bool:
     return one.state in {State.MISSING, State.STALE}
+
+
+def _reached(file: CarriedFile, space: Space) -> CarriedFile:
+    names = tuple(space.reach(name) for name in file.names)
+    return replace(file, names=names, link=space.reach(file.link))
 
 
 def _beside(path: str) -> str:

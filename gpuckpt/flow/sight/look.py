@@ -20,7 +20,7 @@ from gpuckpt.flow.sight.rules.rule import DumpChoices
 from gpuckpt.flow.sight.tcp import policy, story
 from gpuckpt.flow.work.tasks import check_target
 from gpuckpt.model import TcpPolicy, Version
-from gpuckpt.tools.criu import CriuOptions
+from gpuckpt.tools.criurun import CriuOptions
 
 if TYPE_CHECKING:
     from gpuckpt.errors import GpuckptError

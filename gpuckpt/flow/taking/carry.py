@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.pack import Packer
     from gpuckpt.model import CarriedFile, Remap
+    from gpuckpt.tools.pidspace import Space
 
 
 def opened(names: Collection[str], read: Callable[[str], bytes]) -> criuimage.OpenFiles:
@@ -33,15 +34,22 @@ def opened(names: Collection[str], read: Callable[[str], bytes]) -> criuimage.Op
     return criuimage.read_files(read("files.img"), remaps)
 
 
-def find(tools: Toolbox, pids: Iterable[int], remaps: Iterable[Remap]) -> tuple[CarriedFile, ...]:
+def find(
+    tools: Toolbox, pids: tuple[int, ...], remaps: Iterable[Remap], space: Space | None = None
+) -> tuple[CarriedFile, ...]:
     """Return the files to be taken along; CRIU's own images say which names it has made.
+
+    Of a job in a pid namespace they have the names by which they are found from here; `as_known`
+    gives them back those that the job knows.
 
     Raises:
         DumpFailed: one cannot be read.
     """
-    links = {one.name for one in remaps if one.linked}
+    reach = space.reach if space is not None else str
+    links = {reach(one.name) for one in remaps if one.linked}
     try:
-        return tools.carried.examine(tools.carried.held(pids), links)
+        held = {reach(path): exact for path, exact in tools.carried.held(pids).items()}
+        return tools.carried.examine(held, links, pids)
     except OSError as why:
         raise _unreadable(why) from why
 
@@ -50,6 +58,18 @@ def named(files: tuple[CarriedFile, ...]) -> str:
     """Name the first, count the others."""
     more = f" and {len(files) - 1} more" if len(files) > 1 else ""
     return f"{files[0].path}{more}"
+
+
+def as_known(files: Iterable[CarriedFile], space: Space | None) -> tuple[CarriedFile, ...]:
+    """Return the files by the names that the job knows."""
+    if space is None:
+        return tuple(files)
+    return tuple(
+        replace(
+            one, names=tuple(space.named(name) for name in one.names), link=space.named(one.link)
+        )
+        for one in files
+    )
 
 
 def store(

@@ -10,10 +10,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from gpuckpt.flow.work.toolbox import Toolbox
+    from gpuckpt.tools.pidspace import Space
 
 
-def folders(tools: Toolbox, paths: Iterable[str]) -> tuple[FolderRecord, ...]:
-    """Return the folders above these paths, as they can be made again.
+def folders(
+    tools: Toolbox, paths: Iterable[str], space: Space | None = None
+) -> tuple[FolderRecord, ...]:
+    """Return the folders above these paths of a job, in `space`, as they can be made again.
 
     Where a link is on the way, none of a path: it may lead elsewhere on another host.
     """
@@ -21,7 +24,7 @@ def folders(tools: Toolbox, paths: Iterable[str]) -> tuple[FolderRecord, ...]:
     for path in paths:
         chain: list[FolderRecord] = []
         for folder in _above(path):
-            now = tools.carried.identity(folder)
+            now = tools.carried.identity(space.reach(folder) if space else folder)
             if now is None or not now.folder:
                 break
             chain.append(FolderRecord(path=folder, mode=now.mode, uid=now.uid, gid=now.gid))

@@ -57,6 +57,11 @@ class Taking:
         self.entry = operation.enter(sight.tree.root.pid, image, refs, sight.cuda, names)
         operation.interrupts.left = self.undo.left
 
+    def numbers(self) -> dict[int, int]:
+        """Return the numbers that CRIU knows the job by, where these are others than ours."""
+        space = self.sight.facts.look.space
+        return self._tools.spaces.numbers(space) if space is not None else {}
+
     def note(self, step: str, **known: object) -> None:
         """Write down what is about to be done, and what has become known."""
         self.entry = self._operation.journal.step(self.entry, step, **known)

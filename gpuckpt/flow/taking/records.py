@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -29,6 +29,7 @@ from gpuckpt.image.outside import (
     PythonRecord,
     RemapRecord,
 )
+from gpuckpt.image.renumber import renumbered
 from gpuckpt.model import CudaState
 from gpuckpt.tools import criuimage
 from gpuckpt.tools.environment import IDENTITY
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
         Tree,
     )
     from gpuckpt.tools.look import Look
+    from gpuckpt.tools.pidspace import Space
     from gpuckpt.tools.surroundings import Surroundings
 
 
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
 class Dumped:
     """What a dump has in hand when all images are stored and the tree stands frozen.
 
+    `inside` are the numbers that the tasks have in a pid namespace of their own, if they do.
     `first` are the driver's states before the dump, `threads` the driver's own threads, `read`
     gives one of CRIU's images whole, `opened` is what they say of open files, `carried` are the
     files taken along.
@@ -74,6 +77,7 @@ class Dumped:
     carried: tuple[CarriedFile, ...]
     read: Callable[[str], bytes]
     receipt: Receipt
+    inside: Mapping[int, int] = field(default_factory=dict)
 
 
 def manifest(tools: Toolbox, dumped: Dumped) -> Manifest:
@@ -85,7 +89,7 @@ def manifest(tools: Toolbox, dumped: Dumped) -> Manifest:
     sight = dumped.sight
     tasks = criuimage.read_pstree(dumped.read("pstree.img"))
     around = {pid: tools.proc.surroundings(pid) for pid in dumped.tree.pids}
-    return Manifest(
+    found = Manifest(
         needs=_needs(dumped),
         image_id=uuid4().hex,
         created=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
@@ -105,6 +109,7 @@ def manifest(tools: Toolbox, dumped: Dumped) -> Manifest:
         identity=_identity(sight),
         carried=dumped.carried,
     )
+    return renumbered(found, dumped.inside) if dumped.inside else found
 
 
 def _identity(sight: Sight) -> tuple[str, ...]:
@@ -151,6 +156,7 @@ def _process(
 ) -> ProcessRecord:
     return ProcessRecord(
         pid=process.pid,
+        host_pid=process.pid if dumped.inside else 0,
         ppid=process.ppid,
         pgid=process.pgid,
         sid=process.sid,
@@ -181,7 +187,7 @@ def _process(
 
 def _parent_death(process: Process, dumped: Dumped) -> int:
     """Within the tree parents come back together with their children; the root's does not."""
-    name = f"core-{process.pid}.img"
+    name = f"core-{dumped.inside.get(process.pid, process.pid)}.img"
     if process.pid != dumped.tree.root.pid or all(one.name != name for one in dumped.files):
         return 0
     return criuimage.read_parent_death(dumped.read(name))
@@ -216,8 +222,10 @@ def _outside(tools: Toolbox, dumped: Dumped, prefixes: set[str]) -> Outside:
     """List what the restore will look for outside the image, as CRIU recorded it."""
     opened = dumped.opened
     look = dumped.sight.facts.look
+    kept = [one for one in opened.files if not GPU_NODE.fullmatch(one.path)]
+    paths = (*opened.sockets, *(one.path for one in dumped.carried))
     return Outside(
-        files=tuple(_file(tools, one) for one in opened.files if not GPU_NODE.fullmatch(one.path)),
+        files=tuple(_file(tools, one, look.space) for one in kept),
         listeners=tuple(
             ListenerRecord(protocol=one.protocol, address=one.address, port=one.port, dual=one.dual)
             for one in opened.listeners
@@ -240,7 +248,7 @@ def _outside(tools: Toolbox, dumped: Dumped, prefixes: set[str]) -> Outside:
             RemapRecord(path=one.path, name=one.name, linked=one.linked) for one in opened.remaps
         ),
         pythons=_pythons(tools, prefixes),
-        folders=folders(tools, (*opened.sockets, *(one.path for one in dumped.carried))),
+        folders=folders(tools, paths, look.space),
         pipes=tuple(
             PipeRecord(pid=one.pid, fd=one.fd, writes=one.writes, holder=one.holder.comm)
             for one in dumped.sight.facts.look.pipes
@@ -272,8 +280,8 @@ def _pythons(tools: Toolbox, prefixes: set[str]) -> tuple[PythonRecord, ...]:
     )
 
 
-def _file(tools: Toolbox, file: FileRef) -> FileRecord:
-    now = tools.files.look(file.path, build_id=False)
+def _file(tools: Toolbox, file: FileRef, space: Space | None) -> FileRecord:
+    now = tools.files.look(space.reach(file.path) if space else file.path, build_id=False)
     return FileRecord(
         path=file.path,
         size=file.size,

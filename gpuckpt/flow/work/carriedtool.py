@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 class CarriedTool(Protocol):
     """Files in memory, and files without the name the job knows; see gpuckpt.tools.carried."""
 
-    def held(self, pids: Iterable[int]) -> dict[str, bool]:
+    def held(self, pids: Collection[int]) -> dict[str, bool]:
         """Return the files in memory that processes have: path to whether its bytes matter."""
 
-    def examine(self, paths: Mapping[str, bool], links: Collection[str]) -> tuple[CarriedFile, ...]:
-        """Describe each of these files once; OSError if one cannot be read."""
+    def examine(
+        self, paths: Mapping[str, bool], links: Collection[str], pids: Iterable[int] = ...
+    ) -> tuple[CarriedFile, ...]:
+        """Describe each of these files of the processes once; OSError if one cannot be read."""
 
     def copy(self, file: CarriedFile, into: int) -> str:
         """Write a file's extents into a descriptor and return their digest, or OSError."""

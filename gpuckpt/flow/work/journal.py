@@ -64,15 +64,14 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One operation: who runs it, on which processes, what it had done last.
 
-    `first` holds the driver's state of each CUDA process before the operation, `stage` the folder
-    that becomes the image. `threads` holds the driver's thread in each CUDA process: one that was
-    parked cannot be asked for it. `uses` is what they held on each GPU. The processes of a restore
-    are those it has made, as soon as they are known; `pids` are those it will make. `huge_pages`
-    is what transparent huge pages were set to, if it has changed that.
+    `first` holds the driver's state of each CUDA process before the operation, `threads` the
+    driver's thread in each (one that was parked cannot be asked for it), `uses` what they held on
+    each GPU, `stage` the folder that becomes the image. The processes of a restore are those it has
+    made, once they are known; `pids` those it will make, `space` the process 1 of a pid namespace
+    made for them. `huge_pages` is what transparent huge pages were set to, if it changed that.
     """
 
     format: int = FORMAT
-
     id: str
     operation: str
     started: str
@@ -86,6 +85,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     pids: tuple[int, ...] = ()
     linked: tuple[Linked, ...] = ()
     placed: tuple[Placed, ...] = ()
+    space: ProcessRef | None = None
     stage: str = ""
     step: str = "opened"
     huge_pages: str = ""

@@ -25,7 +25,8 @@ _STARTERS = re.compile(
     login|su|sudo|doas|sshd.*|dropbear|mosh-server|cron|crond|atd|anacron|
     tmux.*|screen|SCREEN|zellij|dtach|abduco|script|
     containerd.*|conmon.*|runc|crun|dockerd|docker|podman|lxc-.*|kubelet|catatonit|
-    slurmstepd|slurmd|pbs_mom|sge_execd|sge_shepherd|condor_.*|sbatchd|res|pueued|nomad""",
+    slurmstepd|slurmd|pbs_mom|sge_execd|sge_shepherd|condor_.*|sbatchd|res|pueued|nomad|
+    gpuckpt-init""",
     re.VERBOSE,
 )
 _SHELL = re.compile(r"-?(ba|da|z|k|mk|c|tc|fi|a|pw)?sh")

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         Tree,
     )
     from gpuckpt.tools.look import Look
+    from gpuckpt.tools.pidspace import Space
     from gpuckpt.tools.signs import Signs
     from gpuckpt.tools.surroundings import Surroundings
 
@@ -96,3 +97,13 @@ class ProcTool(Protocol):
         Returns the exit status of each reaped now, negative for a signal. Other children are left
         alone: whoever started them waits for them.
         """
+
+
+class SpacesTool(Protocol):
+    """Pid namespaces that gpuckpt has made for jobs; see gpuckpt.tools.pidspace."""
+
+    def of(self, pid: int) -> Space | None:
+        """Return the one that a process lives in, None if it is in no other than this process."""
+
+    def numbers(self, space: Space) -> dict[int, int]:
+        """Return what each number of this host is in there: pids, threads, groups, sessions."""

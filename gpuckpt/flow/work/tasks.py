@@ -131,6 +131,14 @@ def below_me(tools: Toolbox, pids: Iterable[int]) -> tuple[ProcessRef, ...]:
     return tuple(process.ref for process in found if process is not None)
 
 
+def inhabitants(tools: Toolbox, init: ProcessRef) -> tuple[ProcessRef, ...]:
+    """Return the process 1 of a namespace and what is below it; nothing if it has ended."""
+    now = tools.proc.process(init.pid)
+    if now is None or now.ref != init:
+        return ()
+    return tuple(one.ref for one in tools.proc.tree(init.pid).processes)
+
+
 def end_restored(tools: Toolbox, refs: Iterable[ProcessRef], cuda: Iterable[int]) -> None:
     """End the processes of a restore that failed, and wait until nothing is left of them.
 

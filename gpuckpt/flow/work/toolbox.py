@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
     from gpuckpt.flow.work.carriedtool import CarriedTool
     from gpuckpt.flow.work.gputool import CudaTool, NvidiaTool
-    from gpuckpt.flow.work.proctool import ProcTool
+    from gpuckpt.flow.work.proctool import ProcTool, SpacesTool
     from gpuckpt.model import (
         HostFacts,
         Version,
     )
-    from gpuckpt.tools.criu import DumpRun, RestoreRun
+    from gpuckpt.tools.criurun import DumpRun, RestoreRun
     from gpuckpt.tools.destination import Place
     from gpuckpt.tools.diag import Connection
     from gpuckpt.tools.files import HostFile, Remap
@@ -173,4 +173,5 @@ class Toolbox:
     net: NetTool
     cpus: CpusTool
     shell: ShellTool
+    spaces: SpacesTool
     state_dir: Path

@@ -128,6 +128,13 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
     "source": (
         {}, {"running": frozenset({1000}), "taken": {1000: process(1000)}}, "!job-runs", "dumped"
     ),
+    "a copy": ({}, {"running": frozenset({1000}), "apart": True}, "job-runs", "a second copy"),
+    "no terminal apart": (
+        outside(terminals=("/dev/pts/1",)) | options(shell_job=True),
+        {"apart": True, "terminal": True},
+        "!no-terminal",
+        "in a pid namespace",
+    ),
     "again": (
         {}, {"running": frozenset({1000}), "restored": LEDGER}, "!job-runs", "2026-01-01T00:00:00Z"
     ),
@@ -193,6 +200,7 @@ def findings(image: dict[str, Any], here: dict[str, Any]) -> list[Finding]:
 def test_a_host_like_the_images_has_no_findings() -> None:
     assert findings({}, {}) == []
     assert findings(root(parent_death=15), {"stays": True}) == []
+    assert findings(root(parent_death=15), {"apart": True}) == []
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -10,13 +10,13 @@ from gpuckpt.errors import HostUnfit
 from gpuckpt.flow.gpu.memory import holders, memory_need
 from gpuckpt.flow.returning import doubts
 from gpuckpt.flow.returning.ledger import Ledger
+from gpuckpt.flow.returning.target.found import fake_link, files, is_there
 from gpuckpt.flow.returning.target.ground import folder_of, made_in, makeable
 from gpuckpt.flow.returning.target.ports import processes, remains_of, seen_port, talkers
-from gpuckpt.flow.returning.target.standing import Standing, State, standings
+from gpuckpt.flow.returning.target.standing import Standing, standings
 from gpuckpt.flow.sight.obstacles import check_answers
 from gpuckpt.flow.work.journal import Journal
 from gpuckpt.image.gpuplan import GpuPlan, gpu_plan
-from gpuckpt.image.outside import FileRecord
 from gpuckpt.tools import foreground
 from gpuckpt.tools.net import PortState
 from gpuckpt.tools.surroundings import Surroundings
@@ -29,10 +29,9 @@ if TYPE_CHECKING:
     from gpuckpt.flow.work.journal import Entry
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.manifest import Manifest
-    from gpuckpt.image.outside import LockRecord, RemapRecord
+    from gpuckpt.image.outside import FileRecord, LockRecord
     from gpuckpt.model import Finding, HostFacts, NvidiaFacts, Process, Version
     from gpuckpt.tools.diag import Connection
-    from gpuckpt.tools.files import HostFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +49,9 @@ class TargetFacts:
     that look like it. `others` are restores going on now. `gpu_short` has the GPUs
     with too little memory: the bytes needed, and who holds it, in words. `gpus` says which GPU
     goes where: planned once, with what --gpu-map `asked`. `stays`: gpuckpt will be
-    the parent of the job to its end. `carried` tells how the files that the image carries stand
-    here, `rooms` how many bytes their folders take, None if not even names.
+    the parent of the job to its end, `apart`: it gets a pid namespace of its own. `carried` tells
+    how the files that the image carries stand here, `rooms` how many bytes their folders take, None
+    if not even names.
     """
 
     host: HostFacts
@@ -77,6 +77,7 @@ class TargetFacts:
     running: frozenset[int] = frozenset()
     others: tuple[Entry, ...] = ()
     stays: bool = False
+    apart: bool = False
     carried: tuple[Standing, ...] = ()
     rooms: Mapping[str, int | None] = field(default_factory=dict)
     asked: tuple[tuple[str, str], ...] = ()
@@ -88,6 +89,7 @@ def gather(
     manifest: Manifest,
     *,
     stays: bool = False,
+    apart: bool = False,
     gpu_map: tuple[tuple[str, str], ...] = (),
 ) -> TargetFacts:
     """Look at all of it once; `gpu_map` has pairs of GPUs, by the names the user gave them.
@@ -106,15 +108,15 @@ def gather(
     names = [name for one in outside.remaps for name in (one.name, one.path, fake_link(one))]
     # a name that begins with @ is no path: whether somebody has it, only a connection would show
     names += [name for name in outside.servers if name.startswith("/")]
-    stand = standings(tools, manifest, host.boot_id)
+    stand = standings(tools, manifest, host.boot_id, apart=apart)
     running = _running(tools, manifest, host.boot_id, restored)
     facts = TargetFacts(
         host=host,
         own=tools.proc.surroundings(os.getpid()),
         criu=criu,
         no_criu=no_criu,
-        files=_files(tools, manifest, stand),
-        names={name: tools.files.look(name, build_id=False) is not None for name in names},
+        files=files(tools, manifest, stand, apart=apart),
+        names={name: is_there(tools, name, apart=apart) for name in names},
         writable={
             place: tools.files.writable(made_in(tools, manifest, place)) for place in sorted(places)
         },
@@ -130,6 +132,7 @@ def gather(
         copies=tuple(doubts.copies(tools, manifest, running)),
         stays=stays,
         asked=gpu_map,
+        apart=apart,
         carried=stand,
         rooms={
             folder: tools.carried.room(made_in(tools, manifest, folder))
@@ -137,11 +140,6 @@ def gather(
         },
     )
     return look_again(tools, manifest, facts)
-
-
-def fake_link(remap: RemapRecord) -> str:
-    """Return the name CRIU 4.2.1 takes for a linked file whose own has been taken meanwhile."""
-    return f"{remap.path}.cr_link"
 
 
 def look_again(tools: Toolbox, manifest: Manifest, facts: TargetFacts) -> TargetFacts:
@@ -152,7 +150,7 @@ def look_again(tools: Toolbox, manifest: Manifest, facts: TargetFacts) -> Target
     remains = remains_of(tools, manifest, ports)
     return replace(
         facts,
-        taken=_taken(tools, manifest),
+        taken={} if facts.apart else _taken(tools, manifest),
         # after them: a restore that has made one of them is in the journal already
         others=_others(tools, facts.host.boot_id),
         ports=ports,
@@ -201,37 +199,6 @@ def _criu(tools: Toolbox) -> tuple[Version | None, HostUnfit | None]:
         return None, why
 
 
-def _files(
-    tools: Toolbox, manifest: Manifest, carried: Iterable[Standing]
-) -> dict[str, FileRecord | None]:
-    """Look at the files outside the image; what is going to be made is as it was."""
-    made = {
-        path
-        for one in carried
-        if one.state in {State.MISSING, State.STALE}
-        for path in one.file.names
-    }
-    found: dict[str, FileRecord | None] = {}
-    for record in manifest.outside.files:
-        if record.path in made:
-            found[record.path] = record
-            continue
-        now = tools.files.look(record.path, build_id=bool(record.build_id))
-        found[record.path] = None if now is None else _record(record, now)
-    return found
-
-
-def _record(old: FileRecord, now: HostFile) -> FileRecord:
-    return FileRecord(
-        path=old.path,
-        size=now.size,
-        mode=now.mode,
-        build_id=now.build_id,
-        mtime_ns=now.mtime_ns,
-        flags=old.flags,
-    )
-
-
 def _locked(tools: Toolbox, records: Iterable[LockRecord]) -> dict[str, tuple[int, str]]:
     """Return those locks that somebody has who would not share them."""
     found: dict[str, tuple[int, str]] = {}
@@ -250,7 +217,7 @@ def _running(
     """Return the pids under which this very job runs here, by the start times it had."""
     known: set[tuple[int, int]] = set()
     if manifest.host.boot_id == boot_id:
-        known |= {(one.pid, one.start_time) for one in manifest.tree}
+        known |= {(one.host_pid or one.pid, one.start_time) for one in manifest.tree}
     if restored is not None and restored.boot_id == boot_id:
         known |= {(ref.pid, ref.start_time) for ref in restored.processes}
     pids = sorted({pid for pid, _ in known})

@@ -55,12 +55,12 @@ def _unseen(number: int) -> Finding:
 
 def _living(manifest: Manifest, user: Process, used: list[int]) -> Finding:
     root = manifest.root_pid
-    hint = "End it and retry." if root in used else "End it, or wait for its end, and retry."
+    hint = "End it and retry" if root in used else "End it, or wait for its end, and retry"
     return blocker(
         "pid-taken",
         f"pid {some(used)}",
         f"The job's {_as(user, used[0])} is taken by {name(user)}.",
-        hint,
+        f"{hint}, or restore with --pid-namespace: the job then has pids of its own.",
         user.pid,
     )
 
@@ -98,11 +98,21 @@ def running(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
         reason = f"This very job was restored here at {facts.restored.at} and runs: process "
     else:
         reason = "The job that was dumped still runs here: process "
+    if facts.apart:
+        yield warning(
+            "job-runs",
+            f"pid {some(pids)}",
+            f"{reason}{some(pids)}. This will be a second copy of it.",
+            "Make sure that both can use the same files and addresses: only /dev/shm is apart.",
+            pids[0],
+        )
+        return
     yield blocker(
         "job-runs",
         f"pid {some(pids)}",
         f"{reason}{some(pids)}.",
-        "End it first if it shall go back to where the image was made."
+        "End it first if it shall go back to where the image was made; a second copy of it needs "
+        "--pid-namespace."
         if again or manifest.options.leave_running
         else "End it first: what it did since the dump would be done again.",
         pids[0],

@@ -101,7 +101,14 @@ def terminal(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
     """A job that had somebody else's terminal open gets ours: CRIU finds out too late."""
     opened = manifest.outside.terminals
     foreign = "/dev/ptmx" not in opened and any(path.startswith("/dev/pts/") for path in opened)
-    if manifest.options.shell_job and foreign and not facts.terminal:
+    if manifest.options.shell_job and foreign and facts.apart:
+        yield blocker(
+            "no-terminal",
+            "standard input",
+            "The job had a terminal open, and in a pid namespace it could not be given ours.",
+            "Restore it without --pid-namespace, when its pids are free.",
+        )
+    elif manifest.options.shell_job and foreign and not facts.terminal:
         yield blocker(
             "no-terminal",
             "standard input",
@@ -152,7 +159,7 @@ def control_group(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
 def parent_death(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
     """The kernel ends such a job when gpuckpt ends, after all has been reported as well."""
     number = manifest.tree[0].parent_death
-    if number and not facts.stays:
+    if number and not facts.stays and not facts.apart:
         try:
             name = signal.Signals(number).name
         except ValueError:
@@ -161,7 +168,8 @@ def parent_death(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
             "gate-parent-death",
             name,
             f"The job has asked for {name} when its parent ends, and gpuckpt would be its parent.",
-            "Restore it with --wait: gpuckpt then stays for as long as the job runs.",
+            "Restore it with --wait: gpuckpt then stays for as long as the job runs; or with "
+            "--pid-namespace, where it has a parent of its own.",
             manifest.root_pid,
         )
 
@@ -182,7 +190,7 @@ def identity(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
 
 def others(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
     """Two restores at once share the numbers that CRIU's own helpers take in passing."""
-    for entry in facts.others:
+    for entry in facts.others if not facts.apart else ():
         if facts.taken.keys() & set(entry.pids):
             continue  # it makes the very pids of this job, and is told of there
         yield warning(

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from gpuckpt.flow.returning.ledger import Ledger
+from gpuckpt.tools.pidspace import own_memory
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -46,12 +47,22 @@ class Standing:
     why: str = ""
 
 
-def standings(tools: Toolbox, manifest: Manifest, boot_id: str) -> tuple[Standing, ...]:
-    """Look at each carried file; the bytes of those that have to be the same are read."""
+def standings(
+    tools: Toolbox, manifest: Manifest, boot_id: str, *, apart: bool = False
+) -> tuple[Standing, ...]:
+    """Look at each carried file; the bytes of those that have to be the same are read.
+
+    `apart`: the job gets memory of its own, in which nothing is yet.
+    """
     own = Ledger(tools.state_dir).files(boot_id) if manifest.carried else set()
     if manifest.host.boot_id == boot_id:
         own |= {(one.device, one.inode) for one in manifest.carried}
-    found = [_standing(tools, one, own) for one in manifest.carried]
+    found = [
+        Standing(one, State.MISSING)
+        if apart and own_memory(one.path)
+        else _standing(tools, one, own)
+        for one in manifest.carried
+    ]
     here = {(one.device, one.inode) for one in found if one.state in {State.STALE, State.THERE}}
     users = tools.carried.users(here) if here else {}
     return tuple(_used(one, users.get((one.device, one.inode))) for one in found)

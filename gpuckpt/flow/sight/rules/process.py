@@ -88,8 +88,10 @@ def foreign_limits(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
 
 def namespaces(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
     """A process in another namespace sees other pids, files or networks than CRIU does."""
+    # CRIU goes into those that a restore has made
+    home = {**facts.look.own_namespaces, **facts.look.space_namespaces}
     for kind, word in _WITH_US.items():
-        here = facts.look.own_namespaces.get(kind)
+        here = home.get(kind)
         yield from _others(facts, kind, word, here, "gpuckpt")
     for kind, word in _TOGETHER.items():
         root = facts.look.tasks[0].namespaces.get(kind) if facts.look.tasks else None

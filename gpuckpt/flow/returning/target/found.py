@@ -1,0 +1,62 @@
+"""Files and names that an image needs, as they are where the job is going to be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuckpt.flow.returning.target.standing import Standing, State
+from gpuckpt.image.outside import FileRecord
+from gpuckpt.tools.pidspace import own_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpuckpt.flow.work.toolbox import Toolbox
+    from gpuckpt.image.manifest import Manifest
+    from gpuckpt.image.outside import RemapRecord
+    from gpuckpt.tools.files import HostFile
+
+
+def fake_link(remap: RemapRecord) -> str:
+    """Return the name CRIU 4.2.1 takes for a linked file whose own has been taken meanwhile."""
+    return f"{remap.path}.cr_link"
+
+
+def is_there(tools: Toolbox, path: str, *, apart: bool) -> bool:
+    """Whether a name means something where the job will be; its own memory begins empty."""
+    fresh = apart and own_memory(path)
+    return not fresh and tools.files.look(path, build_id=False) is not None
+
+
+def files(
+    tools: Toolbox, manifest: Manifest, carried: Iterable[Standing], *, apart: bool
+) -> dict[str, FileRecord | None]:
+    """Look at the files outside the image; what is going to be made is as it was."""
+    made = {
+        path
+        for one in carried
+        if one.state in {State.MISSING, State.STALE}
+        for path in one.file.names
+    }
+    found: dict[str, FileRecord | None] = {}
+    for record in manifest.outside.files:
+        if record.path in made:
+            found[record.path] = record
+            continue
+        if apart and own_memory(record.path):
+            found[record.path] = None
+            continue
+        now = tools.files.look(record.path, build_id=bool(record.build_id))
+        found[record.path] = None if now is None else _record(record, now)
+    return found
+
+
+def _record(old: FileRecord, now: HostFile) -> FileRecord:
+    return FileRecord(
+        path=old.path,
+        size=now.size,
+        mode=now.mode,
+        build_id=now.build_id,
+        mtime_ns=now.mtime_ns,
+        flags=old.flags,
+    )

@@ -1,0 +1,62 @@
+"""Pid namespaces of ours, told from a recorded /proc: whose they are, and the numbers in them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuckpt.model import ProcessRef
+from gpuckpt.tools.pidspace import Space, Spaces, descends
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def record(root: Path, pid: int, parent: int, inner: str = "", comm: str = "job") -> None:
+    """Write down a process with one thread; `inner` is its number in a namespace."""
+    folder = root / str(pid)
+    (folder / "task" / str(pid)).mkdir(parents=True)
+    (folder / "ns").mkdir()
+    (folder / "ns" / "pid").symlink_to("pid:[2]" if inner else "pid:[1]")
+    rest = " ".join(["0"] * 14)
+    (folder / "stat").write_text(f"{pid} ({comm}) S {parent} {pid} {pid} {rest} 0 {pid * 10} 0\n")
+    seen = f"{pid}\t{inner}".strip()
+    status = f"Name:\t{comm}\nNSpid:\t{seen}\nNSpgid:\t{seen}\nNSsid:\t{seen}\n"
+    (folder / "status").write_text(status)
+    (folder / "task" / str(pid) / "status").write_text(status)
+
+
+def world(root: Path, comm: str = "gpuckpt-init") -> Spaces:
+    record(root, 1, 0, comm="init")
+    record(root, 50, 1, "1", comm=comm)
+    record(root, 51, 50, "700")
+    record(root, 52, 51, "701")
+    (root / "self").symlink_to("1")
+    return Spaces(root)
+
+
+def test_a_namespace_is_known_by_its_process_1(tmp_path: Path) -> None:
+    spaces = world(tmp_path)
+    assert spaces.of(52) == spaces.of(50) == Space(ProcessRef(50, 500))
+    assert spaces.of(1) is None
+    assert spaces.of(99) is None
+    assert world(tmp_path / "other", comm="tini").of(52) is None
+
+
+def test_numbers_of_here_and_there(tmp_path: Path) -> None:
+    spaces = world(tmp_path)
+    assert spaces.numbers(Space(ProcessRef(50, 500))) == {50: 1, 51: 700, 52: 701}
+
+
+def test_only_memory_is_reached_another_way() -> None:
+    space = Space(ProcessRef(50, 500))
+    assert space.reach("/dev/shm/sem.x") == "/proc/50/root/dev/shm/sem.x"
+    assert space.named(space.reach("/dev/shm/sem.x")) == "/dev/shm/sem.x"
+    assert space.reach("/data/log") == space.named("/data/log") == "/data/log"
+
+
+def test_whether_a_process_is_below_another(tmp_path: Path) -> None:
+    world(tmp_path)
+    assert descends(tmp_path, 52, 50)
+    assert descends(tmp_path, 52, 52)
+    assert not descends(tmp_path, 50, 52)
+    assert not descends(tmp_path, 0, 50)
