@@ -35,7 +35,7 @@ _ANSWER: Final = struct.Struct("=BBBB48s5I")  # struct inet_diag_msg
 _FAMILIES: Final = (2, 10)
 # listening and unconnected sockets are left out: 1 << state
 _CONNECTED: Final = 0xFFF & ~(1 << 10 | 1 << 7)
-# a kernel built without CONFIG_INET_DIAG_DESTROY, one before 6.1 for TIME_WAIT, and a user without
+# a kernel built without CONFIG_INET_DIAG_DESTROY, one before 6.0 for TIME_WAIT, and a user without
 # CAP_NET_ADMIN
 _CANNOT: Final = {errno.EOPNOTSUPP, errno.EPERM, errno.EACCES, errno.EINVAL}
 

@@ -75,6 +75,11 @@ TAKEN: Final = (
         "Its address must be on this host and free; dump with --tcp close to come back without.",
     ),
     Rule(
+        r"Can't restore (not-sent )?(send|recv|receive|write) queue data .*: (?P<why>.+)",
+        "what was on its way on a TCP connection of {who} could not be put back ({why}): {object}",
+        "Its other end is not there, or has given it up; --tcp close at the dump does without.",
+    ),
+    Rule(
         r"inet: Connected TCP socket in image|Need to set the --tcp-close options",
         "the image holds TCP connections, and the restore was not told what to do with them",
         "The image was made by another tool: restore it with that one.",

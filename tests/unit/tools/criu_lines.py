@@ -303,6 +303,13 @@ RESTORE = [
         "in use on this host: tcp 0.0.0.0 port 8000",
     ),
     (
+        "data for a peer that is not there",
+        _again(
+            "Can't restore not-sent send queue data (-1), want (0-948:3884032:948): Broken pipe"
+        ),
+        "on a TCP connection of process 4711 (train) could not be put back (Broken pipe)",
+    ),
+    (
         "address",
         _again("inet: Can't bind inet socket (id 26): Cannot assign requested address"),
         "does not have an address that the job listens on: tcp 0.0.0.0 port 8000",
