@@ -55,12 +55,20 @@ def drain(one: socket.socket, count: int) -> bool:
     return got == b"".join(b"%07d\n" % n for n in range(count // 8 + 1))[:count]
 
 
-def judge(side: int, full: list[socket.socket], counts: list[int], half: socket.socket) -> None:
-    """Read all that was on its way, and the last words of a half closed connection."""
+def judge(
+    side: int,
+    full: list[socket.socket],
+    counts: list[int],
+    half: socket.socket,
+    gone: socket.socket,
+) -> None:
+    """Read all that was on its way, and the last words of connections that were closed."""
     told = [str(drain(one, count)) for one, count in zip(full, counts, strict=True)]
     half.settimeout(30)
     last = half.recv(100)
     told.append(str(last == b"last words" and half.recv(1) == b"") if side == 0 else str(last))
+    if side == 0:
+        told.append(str(gone.recv(100) == b"left behind" and gone.recv(1) == b""))
     (FOLDER / f"read-{side}").write_text(" ".join(told))
 
 
@@ -82,6 +90,10 @@ def main() -> None:
     else:
         ends = [one.accept()[0] for one in servers]
     talk, *full, half = ends
+    gone = socket.create_connection(targets[0]) if child else servers[0].accept()[0]
+    if child:
+        gone.sendall(b"left behind")
+        gone.close()
     counts = [fill(one) for one in full]
     (FOLDER / f"sent-{side}").write_text(" ".join(map(str, counts)))
     if child:
@@ -99,7 +111,7 @@ def main() -> None:
     while True:
         if not read and (FOLDER / "read").exists():
             read = True
-            judge(side, full, theirs, half)
+            judge(side, full, theirs, half, gone)
         if child:
             talk.sendall(talk.recv(8))
             continue

@@ -97,12 +97,14 @@ def connections(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
     listed = manifest.outside.connections
     if not listed:
         return
-    # a pair inside the tree is closed or kept on both sides at once
+    # a pair inside the tree is closed or kept on both sides at once, and nobody has the other end
+    # of one that was closed here: a dump without --tcp has seen to that
     ends = {(one.local, one.local_port) for one in listed}
     peers = [
         f"{one.remote}:{one.remote_port}"
         for one in listed
         if (one.remote, one.remote_port) not in ends
+        and not (one.closing and manifest.options.tcp_by_itself)
     ]
     if manifest.options.tcp is TcpPolicy.CLOSE:
         if peers:
