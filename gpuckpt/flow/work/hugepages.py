@@ -126,8 +126,10 @@ def give_back(tools: Toolbox, journal: Journal, entry: Entry) -> Entry:
 
 def left(tools: Toolbox, journal: Journal, entry: Entry) -> Iterator[Finding]:
     """Tell what an operation that was killed has left of it; nothing while others rely on it."""
+    if not entry.huge_pages:
+        return
     facts = tools.host.facts()
-    if not entry.huge_pages or entry.boot_id != facts.boot_id or facts.huge_pages != ALWAYS:
+    if entry.boot_id != facts.boot_id or facts.huge_pages != ALWAYS:
         return
     if not any(tools.proc.alive(one.owner) for one in _relying(tools, journal, entry)):
         reason = (
