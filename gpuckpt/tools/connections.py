@@ -7,15 +7,13 @@ killed, the job runs on with connections that are silently dead.
 
 from __future__ import annotations
 
-import ctypes
-import errno
-import os
 import re
 import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.tools import filters
+from gpuckpt.tools.borrowed import borrowed
 from gpuckpt.tools.procfs import link, numbers
 
 if TYPE_CHECKING:
@@ -27,8 +25,6 @@ _TOUCHED: Final = b"Turning repair on for socket"
 # 4.2.1 names its table after its run, and has room for so much of that
 _RUN_IN_NAME: Final = 21
 _TCP_REPAIR: Final = 19  # <linux/tcp.h>
-_PIDFD_GETFD: Final = 438  # the same on every architecture
-_LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def free(pids: Iterable[int], log: Path) -> None:
@@ -86,29 +82,12 @@ def _leave_repair(pid: int) -> None:
 
 def _repairing(pid: int) -> Iterator[socket.socket]:
     """Go through the TCP sockets of a process that are in repair mode, as copies of ours."""
-    with suppress(ProcessLookupError):
-        pidfd = os.pidfd_open(pid)
-        try:
-            for fd in numbers(f"/proc/{pid}/fd"):
-                if (link(f"/proc/{pid}/fd/{fd}") or "").startswith("socket:"):
-                    one = _copy(pidfd, fd)
-                    if one is not None:
-                        with one:
-                            if _in_repair(one):
-                                yield one
-        finally:
-            os.close(pidfd)
+    fds = (fd for fd in numbers(f"/proc/{pid}/fd") if _is_socket(pid, fd))
+    yield from (one for _, one in borrowed(pid, fds) if _in_repair(one))
 
 
-def _copy(pidfd: int, fd: int) -> socket.socket | None:
-    """Return a socket of another process, None if it has just been closed."""
-    copy = int(_LIBC.syscall(_PIDFD_GETFD, pidfd, fd, 0))
-    if copy >= 0:
-        return socket.socket(fileno=copy)
-    number = ctypes.get_errno()
-    if number in {errno.EBADF, errno.ESRCH}:
-        return None
-    raise OSError(number, os.strerror(number))
+def _is_socket(pid: int, fd: int) -> bool:
+    return (link(f"/proc/{pid}/fd/{fd}") or "").startswith("socket:")
 
 
 def _in_repair(one: socket.socket) -> bool:

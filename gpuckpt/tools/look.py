@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuckpt.tools import threads
 from gpuckpt.tools.above import Above, above
+from gpuckpt.tools.borrowed import elsewhere
 from gpuckpt.tools.cgroups import Cgroups
 from gpuckpt.tools.descriptors import Descriptor, descriptors
 from gpuckpt.tools.environment import Environment, environment
@@ -82,6 +83,7 @@ class Look:
 
     `above` are its ancestors, nearest first; `tracers` the names of those who trace any of it.
     `bound` has (pid, name) of its Unix sockets.
+    `elsewhere` are Internet sockets of another network namespace than their process.
     `strays` are processes outside the tree in sessions or groups that it leads.
     `inherited` is what of GPUs processes of the tree have in common, as after a fork.
     `shared_by` has all processes of the host that map the files of CUDA IPC which the tree maps.
@@ -104,6 +106,7 @@ class Look:
     bound: tuple[tuple[int, str], ...] = ()
     shared_sockets: tuple[tuple[int, Descriptor, Holder], ...] = ()
     hosts: Mapping[int, Holder] = field(default_factory=dict)
+    elsewhere: tuple[tuple[int, Descriptor], ...] = ()
     unread: frozenset[int] = frozenset()
     locks: tuple[HeldLock, ...] = ()
     rivals: tuple[LockRival, ...] = ()
@@ -162,6 +165,7 @@ def look(root: Path, tree: Tree, ancestors: tuple[int, ...]) -> Look:
         bound=ends.bound,
         shared_sockets=ends.shared,
         hosts=ends.hosts,
+        elsewhere=_elsewhere(tasks, own, {one.inode for one in tcp}),
         unread=frozenset(unread_netlink(net, inodes) if inodes else ()),
         locks=kept.locks,
         rivals=rivals(root, kept.locks, set(tree.pids), names),
@@ -248,6 +252,14 @@ def _apart(folder: str, process: Process, *, readable: bool) -> tuple[tuple[int,
     if process.ended or not readable:
         return ()  # a first thread that has ended has let go of everything
     return threads.apart(folder, process.pid, process.threads)
+
+
+def _elsewhere(
+    tasks: Iterable[Task], own: Mapping[str, str], known: set[int]
+) -> tuple[tuple[int, Descriptor], ...]:
+    """Return sockets that came from another network namespace; whole processes are told apart."""
+    here = [one for one in tasks if one.namespaces.get("net") == own.get("net")]
+    return elsewhere([(one.process.pid, one.descriptors) for one in here], known)
 
 
 def _huge_left(root: Path) -> int | None:

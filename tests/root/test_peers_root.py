@@ -178,3 +178,25 @@ def append(file: Path, line: str) -> None:
     stream = os.open(file, os.O_WRONLY | os.O_APPEND)
     os.write(stream, line.encode())
     os.close(stream)
+
+
+ELSEWHERE = """
+import ctypes, os, socket
+libc = ctypes.CDLL(None, use_errno=True)
+home = os.open('/proc/self/ns/net', os.O_RDONLY)
+assert libc.unshare(0x40000000) == 0
+listening = socket.socket(); listening.bind(('0.0.0.0', 0)); listening.listen()
+fresh, other = socket.socket(), socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+assert libc.setns(home, 0) == 0
+os.close(home)
+own = socket.socket(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+"""
+
+
+def test_sockets_of_another_network_namespace(tmp_path: Path) -> None:
+    with target(tmp_path, ELSEWHERE) as pid:
+        found = findings(pid)
+        assert [(one.id, one.blocks, one.pid) for one in found] == [
+            ("socket-namespace", True, pid)
+        ] * 3
+        assert not criu_dumps(facts(pid), tmp_path / "images")

@@ -95,6 +95,18 @@ def closed_inside(facts: DumpFacts, choices: DumpChoices) -> Iterator[Finding]:
         )
 
 
+def elsewhere(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """CRIU (4.2.1) fails at one that listens or talks, and makes others anew in our namespace."""
+    for pid, fd in facts.look.elsewhere:
+        yield blocker(
+            "socket-namespace",
+            f"fd {fd.fd} {fd.target} {fd.protocol}",
+            "The socket belongs to another network namespace than its process.",
+            "Let the job close it, or start it without network namespaces of its own.",
+            pid,
+        )
+
+
 def _owners(facts: DumpFacts) -> dict[int, tuple[int, int]]:
     """Return a process and descriptor for each socket."""
     return {
@@ -113,4 +125,4 @@ def _end(address: str, port: int) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
-RULES: Final[tuple[Rule, ...]] = (connected, unaccepted, clients, closed_inside)
+RULES: Final[tuple[Rule, ...]] = (connected, unaccepted, clients, closed_inside, elsewhere)
