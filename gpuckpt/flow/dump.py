@@ -25,6 +25,7 @@ from gpuckpt.flow.taking.hands import Taking
 from gpuckpt.flow.work.history import History, record_of
 from gpuckpt.flow.work.operation import Operation
 from gpuckpt.flow.work.tasks import wait_gone
+from gpuckpt.flow.work.turn import turn
 from gpuckpt.flow.work.undo import raising
 from gpuckpt.flow.work.workspace import workspace
 from gpuckpt.image.pack import Packer
@@ -69,7 +70,8 @@ def dump(
         history = History(tools.state_dir)
         stays = request.leave_running
         expected = forecast(sight.facts, history.records(), leave_running=stays).pause
-    result = replace(_Dump(operation, request, sight).run(), expected=expected)
+    with turn(operation, needed=sight.options.link_remap):
+        result = replace(_Dump(operation, request, sight).run(), expected=expected)
     record = record_of(result.manifest, result.receipt)
     history.add(structs.replace(record, pause=result.pause, expected=expected))
     return result

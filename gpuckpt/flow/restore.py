@@ -25,6 +25,7 @@ from gpuckpt.flow.work import hugepages
 from gpuckpt.flow.work.history import History, record_of
 from gpuckpt.flow.work.operation import Operation
 from gpuckpt.flow.work.tasks import below_me, end_restored
+from gpuckpt.flow.work.turn import turn
 from gpuckpt.flow.work.undo import Undo
 from gpuckpt.flow.work.workspace import workspace
 from gpuckpt.image.gpuplan import GpuPlan
@@ -63,7 +64,7 @@ def restore(
     operation = Operation.begin("restore", tools, reporter, interrupts)
     with operation.record.phase("open", str(request.image)):
         image = Image.open(request.image)
-    with image:
+    with image, turn(operation, needed=any(one.link for one in image.manifest.carried)):
         made = () if request.pid_namespace else (one.pid for one in image.manifest.tree)
         recover(operation, tuple(made), str(image.path))
         with operation.record.phase("gates", "image against host"):

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -111,10 +112,10 @@ def test_jobs_with_semaphores_wherever_and_however_often(place: Field) -> None:
     first, second = Sharer(place), Sharer(place)
     going_on = first.dump("going-on", "--leave-running")
     assert first.moves()
-    one, other = first.dump("one"), second.dump("other")
-    # in the other order, with the files still there
-    assert second.restore(other)
-    assert first.restore(one)
+    with ThreadPoolExecutor() as both:  # CRIU has the same names for them: each in its turn
+        one, other = both.map(Sharer.dump, (first, second), ("one", "other"))
+        # in the other order, with the files still there
+        assert all(both.map(Sharer.restore, (second, first), (other, one)))
     first.kill(one)
     # its memory is not what it was, and nobody has it
     assert first.restore(one)

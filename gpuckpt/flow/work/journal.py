@@ -48,10 +48,7 @@ class Linked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True):
-    """A file or folder that a restore has made for the job, or given CRIU's name `link`.
-
-    `names` are from us; `aside` has pairs of an older file's name and the one it was moved to.
-    """
+    """What a restore has made; `aside`: an older file's name, and the one it was moved to."""
 
     device: int
     inode: int
@@ -150,7 +147,7 @@ class Journal:
             ProcessUnfit: another gpuckpt is at work there.
             NotWritable: it cannot be written, or the state directory cannot be made.
         """
-        self._make()
+        self.make()
         with self.locked():
             for other in self.entries():
                 shared = set(other.processes) & {*entry.processes, *above}
@@ -188,7 +185,8 @@ class Journal:
             except (OSError, msgspec.MsgspecError) as why:
                 yield Strange(path, f"it is damaged: {why}")
 
-    def _make(self) -> None:
+    def make(self) -> None:
+        """Make the state directory; NotWritable if that fails."""
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             # or a power loss could take the folder with all its entries

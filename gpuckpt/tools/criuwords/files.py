@@ -89,7 +89,8 @@ FILES: Final = (
     Rule(
         r"Can't link remap to (?P<path>.+): File exists",
         "a link_remap file of another dump, beside {path}, has the name that CRIU needs",
-        "Restore the job it belongs to first, or remove it if that image is given up.",
+        "Wait until that dump is over. If none is at work: restore the job it belongs to first, or "
+        "remove it if that image is given up.",
     ),
     Rule(
         r"Can't link remap to (?P<path>.+): (?P<why>.+)",

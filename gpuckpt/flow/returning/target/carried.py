@@ -54,8 +54,8 @@ def links(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
                 "remap-in-the-way",
                 one.link,
                 f"A restore makes this name for {one.path}, and it is there already.",
-                "Restore the image of an older gpuckpt that needs it first; if there is none: rm "
-                f"{one.link}",
+                "Wait for dumps and restores that are at work (gpuckpt status). Then restore the "
+                f"image of an older gpuckpt that needs it; if there is none: rm {one.link}",
             )
 
 
