@@ -65,8 +65,8 @@ def restore(
     with operation.record.phase("open", str(request.image)):
         image = Image.open(request.image)
     with image, turn(operation, needed=any(one.link for one in image.manifest.carried)):
-        made = () if request.pid_namespace else (one.pid for one in image.manifest.tree)
-        recover(operation, tuple(made), str(image.path))
+        made = () if request.pid_namespace else tuple(one.pid for one in image.manifest.tree)
+        recover(operation, made, str(image.path))
         with operation.record.phase("gates", "image against host"):
             image.check_sizes()
             facts = gather(
@@ -167,10 +167,9 @@ class _Restore:
             self._put_files()
 
     def _put_files(self) -> None:
-        if not self.placing.needed:
-            return
-        with self.record.phase("files", "to where the job had them", self.placing.bytes) as step:
-            self.placing.put(step.advance)
+        if self.placing.needed:
+            with self.record.phase("files", "to their places", self.placing.bytes) as step:
+                self.placing.put(step.advance)
 
     def _entered(self, space: Space) -> None:
         """The job's namespace is there, with nothing in it but its process 1."""
