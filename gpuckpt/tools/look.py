@@ -24,8 +24,9 @@ from gpuckpt.tools.outside import Holder, OutsidePeer, OutsidePipe, WaitingClien
 from gpuckpt.tools.pidspace import Space, space_of
 from gpuckpt.tools.places import OddFile, mounts, odd_files
 from gpuckpt.tools.procfs import Stat, kibibytes, link, parse_status, read, stats
-from gpuckpt.tools.sockets import InetSocket, tcp_sockets, unread_netlink
+from gpuckpt.tools.sockets import InetSocket, unread_netlink
 from gpuckpt.tools.surroundings import label
+from gpuckpt.tools.talk import talk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -136,7 +137,7 @@ def look(root: Path, tree: Tree, ancestors: tuple[int, ...]) -> Look:
     everything = [(task.process, task.descriptors, task.mapped) for task in tasks]
     inodes = {fd.inode for task in tasks for fd in task.descriptors if fd.kind == "socket"}
     net = f"{root}/{tree.root.pid}"
-    tcp = tcp_sockets(net, inodes) if inodes else ()
+    tcp = talk(root, tree.pids, inodes)
     peers = {one.peer for one in tcp if one.connected} - inodes - {0}
     ends = outside(root, [(one.pid, fds) for one, fds, _ in everything], names, peers)
     own, space = _namespaces(f"{root}/self"), space_of(root, tree.root.pid)
