@@ -165,6 +165,14 @@ class FakeHost:
             host.gpu_bytes[pid] = GIB
         return host
 
+    def go_inside(self) -> None:
+        """Give the job a pid namespace, in which its pids are 100 and following."""
+        self.processes[INIT_PID] = process(INIT_PID, comm="gpuckpt-init")
+        self.processes[ROOT_PID] = replace(self.processes[ROOT_PID], ppid=INIT_PID)
+        for pid in [pid for pid in self.processes if ROOT_PID <= pid < INIT_PID]:
+            number = 100 + pid - ROOT_PID
+            self.inside |= {pid: number, pid + 1000: number + 1000}
+
     def move_in(self) -> None:
         """Make the running process the gpuckpt of this host; the one before is dead."""
         for pid in [pid for pid, one in self.processes.items() if one.comm == f"job{pid}"]:
@@ -330,7 +338,8 @@ class _Proc:
     def look(self, tree: Tree) -> Look:
         mine = self.host.connected and tree.root.pid == ROOT_PID
         tasks = tuple(Task(one) for one in tree.processes)
-        return Look(tasks=tasks, tcp=CONNECTED if mine else ())
+        space = _Spaces(self.host).of(tree.root.pid)
+        return Look(tasks=tasks, tcp=CONNECTED if mine else (), space=space)
 
     def cuda_candidates(self, pids: Iterable[int]) -> tuple[int, ...]:
         return tuple(pid for pid in pids if pid in self.host.cuda)
@@ -542,7 +551,8 @@ class _Criu:
     version: Version = field(default_factory=lambda: Version("4.2.1"))
 
     def dump(self, run: DumpRun) -> None:
-        tree = _Proc(self.host).tree(run.pid)
+        here = {number: pid for pid, number in self.host.inside.items()} if run.place else {}
+        tree = _Proc(self.host).tree(here.get(run.pid, run.pid))
         for one in tree.processes:
             self.host.criu_found[one.pid] = one.state
             self.host.processes[one.pid] = replace(one, state="t")

@@ -75,6 +75,26 @@ def test_every_call_of_a_dump(calls: list[str], tmp_path: Path, kind: str, when:
         assert_untouched(host, before, folder)
 
 
+@pytest.mark.parametrize("kind", ["error", "signal"])
+def test_numbers_of_a_namespace_that_cannot_be_told(tmp_path: Path, kind: str) -> None:
+    """The job in it goes on, as any does."""
+    good = FakeHost.with_job()
+    good.go_inside()
+    run(good, tmp_path)
+    asked = [number for number, name in enumerate(good.calls, 1) if name == "spaces.numbers"]
+    assert len(asked) == 2, "for CRIU and for the manifest"
+    for number in asked:
+        folder = tmp_path / f"{number}"
+        folder.mkdir()
+        host, before = FakeHost.with_job(), FakeHost.with_job()
+        host.go_inside()
+        before.go_inside()
+        host.fault = Fault(number, kind, "after")
+        with pytest.raises((GpuckptError, OSError)):
+            run(host, folder)
+        assert_untouched(host, before, folder)
+
+
 @pytest.mark.parametrize("leave_running", [False, True])
 def test_a_signal_after_the_commit_changes_nothing(tmp_path: Path, *, leave_running: bool) -> None:
     """Once the image stands, a signal no longer leads back: the dump ends as it would have."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from gpuckpt.flow.request import DumpRequest, DumpResult
 from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.flow.work.journal import Entry, Journal
 from gpuckpt.model import CudaOutcome, CudaState, DeviceUse, ProcessRef
-from tests.fakes.host import ROOT_PID, FakeHost, Fault, NoCriu, process
+from tests.fakes.host import INIT_PID, ROOT_PID, FakeHost, Fault, NoCriu, process
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,6 +42,19 @@ def number_of(name: str, folder: Path) -> int:
     folder.mkdir()
     run(host, folder)
     return host.calls.index(name) + 1
+
+
+def test_a_job_in_a_namespace_is_written_down_by_its_own_numbers(tmp_path: Path) -> None:
+    """GPU steps go by the pids of this host, CRIU and the manifest by those inside."""
+    host = FakeHost.with_job()
+    host.go_inside()
+    manifest = run(host, tmp_path).manifest
+    assert [one.pid for one in manifest.tree] == [100, 101, 102, 103]
+    assert [one.host_pid for one in manifest.tree] == [ROOT_PID + number for number in range(4)]
+    assert (manifest.root_pid, manifest.tree[0].ppid) == (100, 0)
+    assert set(manifest.cuda) == {use.pid for use in manifest.nvidia.uses} == {101, 102}  # type: ignore[union-attr]
+    assert [one.restore_thread for one in manifest.tree] == [0, 1101, 1102, 0]
+    assert set(host.processes) == {os.getpid(), INIT_PID}
 
 
 @pytest.mark.parametrize("pid", [ROOT_PID, ROOT_PID + 1], ids=["root", "cuda"])

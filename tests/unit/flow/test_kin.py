@@ -131,5 +131,6 @@ def test_what_starts_jobs() -> None:
     assert starts_jobs(SHELL)
     assert starts_jobs(process(5, comm="tmux: server"))
     assert starts_jobs(process(5, comm="sshd"))
+    assert starts_jobs(process(5, comm="gpuckpt-init"))
     assert not starts_jobs(process(5, comm="bash", argv=("bash", "run.sh"), tty=5))
     assert not starts_jobs(process(5, comm="torchrun"))
