@@ -33,7 +33,6 @@ from gpuckpt.image.store import Image
 from gpuckpt.image.unpack import Unpacker
 from gpuckpt.model import CudaState, Finding
 from gpuckpt.tools.criurun import RestoreRun, deadline
-from gpuckpt.tools.pidspace import NewSpace
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -204,7 +203,7 @@ class _Restore:
                 stdin=0 if self.manifest.options.shell_job and not self.apart else None,
                 abort=unpacker.close,
                 names=lambda: names_in(self.image),
-                place=NewSpace(self.manifest.root_pid, self._entered) if self.apart else None,
+                place=self.apart.place(self.manifest, self._entered),
             )
             try:
                 self.tools.criu.restore(run)

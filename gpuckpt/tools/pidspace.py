@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from gpuckpt.tools.run import Child, Command, Runner
 
 NAME: Final = pidspace_init.NAME
+# how many numbers CRIU and its helpers take at most, and where numbers end on small hosts
+_NEEDED: Final = 300
+_LOWEST_MAXIMUM: Final = 32_000
 _SHM: Final = f"{pidspace_init.SHM}/"
 
 
@@ -48,13 +51,21 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class NewSpace:
-    """One that is to be made: `root` is the pid of the job's root in it.
+    """One that is to be made: `root` is the pid of the job's root in it, `ids` all its numbers.
 
     `ready` is given it before CRIU is started; if that fails, it goes again.
     """
 
     root: int
+    ids: tuple[int, ...]
     ready: Callable[[Space], None]
+
+    @property
+    def free(self) -> int:
+        """A number, with many that follow it, that the job does not have: CRIU needs a few."""
+        starts = (range(one, one + _NEEDED) for one in range(_NEEDED, _LOWEST_MAXIMUM, _NEEDED))
+        taken = set(self.ids)
+        return next((one.start for one in starts if taken.isdisjoint(one)), _NEEDED)
 
 
 class Spaces:
@@ -130,11 +141,11 @@ def start(runner: Runner, command: Command, place: Space | NewSpace) -> Child:
     with _pipe() as (orders, order):
         if isinstance(place, Space):
             child = runner.start(_wrapped(command, "enter", orders.fileno(), place.init.pid))
-            root = 0
+            pids = ("0", "0")
         else:
             child = _made(runner, command, place, orders.fileno())
-            root = place.root
-        order.write(b"\0".join(os.fsencode(word) for word in (str(root), *command.argv)))
+            pids = (str(place.root), str(place.free))
+        order.write(b"\0".join(os.fsencode(word) for word in (*pids, *command.argv)))
     return child
 
 

@@ -4,9 +4,9 @@
     python -I -S pidspace_init.py enter ORDERS PID    # CRIU in those of process PID
 
 Runs as a script of its own, so it knows nothing but Python. ORDERS and TOLD are descriptors: the
-orders are the root's pid in the namespace and CRIU's command line, told is the pid that process 1
-has outside. The first process ends as CRIU does. CRIU's hook reaches gpuckpt's pipes through the
-process that started CRIU, since gpuckpt itself is no process in there.
+orders are the pids of the job's root and of CRIU in the namespace and CRIU's command line, told is
+the pid that process 1 has outside. The first process ends as CRIU does. CRIU's hook reaches
+gpuckpt's pipes through the process that started CRIU: gpuckpt itself is no process in there.
 
 Process 1 reaps whatever loses its parent, passes signals on to the job's root and ends with its
 exit status; with it the kernel ends all that is left in the namespace. Until the job stands it
@@ -88,7 +88,9 @@ def _first(orders: int, report: int) -> int:
     os.setsid()
     _furnish()
     os.write(report, b"r")
-    root, command = _read(orders)
+    root, free, command = _read(orders)
+    with open("/proc/sys/kernel/ns_last_pid", "wb") as file:  # noqa: PTH123
+        file.write(b"%d" % (free - 1))  # or CRIU and its helpers could have the job's numbers
     status = _mind(_start(command), root)
     if status == 0:
         _call("prctl", _PR_SET_PDEATHSIG, 0)
@@ -111,7 +113,7 @@ def enter(orders: int, pid: int) -> int:
     inside = os.fork()
     if inside == 0:
         _call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL)
-        _exit_with(lambda: _mind(_start(_read(orders)[1])))
+        _exit_with(lambda: _mind(_start(_read(orders)[2])))
     os.close(orders)
     return _mind(inside)
 
@@ -149,13 +151,14 @@ def _folders(top: str) -> list[tuple[str, os.stat_result]]:
     return found
 
 
-def _read(orders: int) -> tuple[int, list[bytes]]:
-    """Return the root's pid and CRIU's command line; none come from a gpuckpt that has died."""
+def _read(orders: int) -> tuple[int, int, list[bytes]]:
+    """Return the root's pid, CRIU's and its command line; a gpuckpt that has died sends nothing."""
     with os.fdopen(orders, "rb") as pipe:
-        root, *command = pipe.read().split(b"\0")
-    if not command:
+        told = pipe.read()
+    if not told:
         raise SystemExit(1)
-    return int(root), command
+    root, free, *command = told.split(b"\0")
+    return int(root), int(free), command
 
 
 def _start(command: list[bytes]) -> int:

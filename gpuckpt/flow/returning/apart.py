@@ -12,9 +12,10 @@ from gpuckpt.errors import RestoreFailed
 from gpuckpt.flow.request import Inside
 from gpuckpt.flow.work.tasks import below_me, inhabitants
 from gpuckpt.image.renumber import renumbered
+from gpuckpt.tools.pidspace import NewSpace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.manifest import Manifest
@@ -34,6 +35,10 @@ class Apart:
     def __bool__(self) -> bool:
         """Whether the job gets pids of its own."""
         return self.wanted
+
+    def place(self, manifest: Manifest, ready: Callable[[Space], None]) -> NewSpace | None:
+        """Return what is to be made, if it is wanted; `ready` is called while nothing is in it."""
+        return NewSpace(manifest.root_pid, manifest.ids, ready) if self.wanted else None
 
     def seen(self, manifest: Manifest) -> Manifest:
         """Return the manifest with the numbers that its tasks have on this host.

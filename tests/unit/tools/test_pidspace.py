@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuckpt.model import ProcessRef
-from gpuckpt.tools.pidspace import Space, Spaces, descends
+from gpuckpt.tools.pidspace import NewSpace, Space, Spaces, descends
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,6 +52,15 @@ def test_only_memory_is_reached_another_way() -> None:
     assert space.reach("/dev/shm/sem.x") == "/proc/50/root/dev/shm/sem.x"
     assert space.named(space.reach("/dev/shm/sem.x")) == "/dev/shm/sem.x"
     assert space.reach("/data/log") == space.named("/data/log") == "/data/log"
+
+
+def test_criu_gets_numbers_that_the_job_has_not() -> None:
+    def ready(_: Space) -> None:
+        raise AssertionError
+
+    assert NewSpace(7, (7, 8, 31_000), ready).free == 300
+    assert NewSpace(7, (7, 599, 899), ready).free == 900
+    assert NewSpace(7, tuple(range(100, 30_000, 100)), ready).free == 30_000
 
 
 def test_whether_a_process_is_below_another(tmp_path: Path) -> None:
