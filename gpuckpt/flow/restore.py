@@ -262,7 +262,7 @@ class _Restore:
 
     def _doubt(self, proof: Proof) -> None:
         """Add what may be wrong to the result, each thing once."""
-        if self.request.stays:  # then we are its parent, and wait for it
+        if self.request.stays or self.apart:  # then its parent is ours, and waits for it
             proof.doubts = [one for one in proof.doubts if one.id != "parent-does-not-wait"]
         known = {(one.id, one.object, one.pid) for one in self.findings}
         self.findings += [one for one in proof.doubts if (one.id, one.object, one.pid) not in known]
