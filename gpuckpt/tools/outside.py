@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.tools.descriptors import Descriptor, descriptors, fdinfo, targets
-from gpuckpt.tools.procfs import below, numbers
+from gpuckpt.tools.procfs import below, link, numbers
 from gpuckpt.tools.sockets import UnixSocket, unix_sockets
 
 if TYPE_CHECKING:
@@ -107,7 +107,9 @@ def outside(
     wanted |= {f"socket:[{peer}]" for peer in tcp_peers}
     inet = [(pid, fd) for pid, fd in own.values() if fd.protocol.startswith(("TCP", "UDP"))]
     wanted |= {fd.target for _, fd in inet}
-    found, late = _holders(root, wanted, {pid for pid, _ in tree}) if wanted else ({}, set())
+    seen = {fd.target for _, opened in tree for fd in opened}
+    found, late = _holders(root, wanted, seen, {pid for pid, _ in tree}) if wanted else ({}, set())
+    late |= _gone(root, strangers, found) if strangers else set()
     pipes = (_outside_pipe(root, pid, fd, found, names) for pid, fd in halves)
     peers = tuple(
         OutsidePeer(
@@ -204,23 +206,41 @@ def _in_flight(
                 yield pid, fd.fd
 
 
+def _gone(
+    root: Path,
+    strangers: Iterable[tuple[int, Descriptor, UnixSocket, str]],
+    found: Mapping[str, list[int]],
+) -> set[str]:
+    """Return the peers that were only on their way out: a busy server's connections are short."""
+    lost = [one for one in strangers if f"socket:[{one[2].peer}]" not in found]
+    now = _known({unix.inode: None for _, _, unix, _ in lost})
+    gone: set[str] = set()
+    for pid, fd, unix, _ in lost:
+        still = unix.inode in now and now[unix.inode].peer == unix.peer
+        if not still or link(f"{root}/{pid}/fd/{fd.fd}") != fd.target:
+            gone.add(f"socket:[{unix.peer}]")
+    return gone
+
+
 def _holders(
-    root: Path, wanted: set[str], inside: set[int]
+    root: Path, wanted: set[str], seen: set[str], inside: set[int]
 ) -> tuple[dict[str, list[int]], set[str]]:
     """Return who outside the tree has which of the wanted pipes and sockets open.
 
-    Also those that are open in processes which the tree has started in the meantime.
+    Also those that the tree itself has opened in the meantime, or processes that it has started;
+    `seen` is what it had.
     """
     found: dict[str, list[int]] = {}
     late: set[str] = set()
     for pid in numbers(root):
-        if pid in inside:
-            continue
         try:
             opened = targets(f"{root}/{pid}")
         except OSError:
             continue
         theirs = {target for _, target in opened} & wanted
+        if pid in inside:
+            late |= theirs - seen
+            continue
         if theirs and below(root, pid, inside):
             late |= theirs
             continue

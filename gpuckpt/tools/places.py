@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gpuckpt.tools.descriptors import Descriptor, fdinfo
+from gpuckpt.tools.descriptors import Descriptor, fdinfo, plain
 from gpuckpt.tools.mappings import Mapped, area_link, behind
 from gpuckpt.tools.procfs import link, read, text
 
@@ -118,6 +118,9 @@ def _opened(
             if number is None or fd.target.startswith(_MEMFD):
                 continue
             mount = known.get(int(number))
+            now = link(f"{root}/{pid}/fd/{fd.fd}") if mount is None else None
+            if now is not None and plain(now)[0] != fd.target:
+                continue  # closed in the meantime: that was told of another file
             hidden = not fd.deleted and _hidden(
                 fd.target, f"{root}/{pid}/fd/{fd.fd}", fd.device, fd.inode
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuckpt.tools.descriptors import Descriptor, fdinfo
@@ -10,8 +11,6 @@ from gpuckpt.tools.mappings import Mapped, parse_maps
 from gpuckpt.tools.places import OddFile, odd_files, parse_mounts
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pytest
 
 # recorded on a cluster node, host names changed
@@ -91,3 +90,14 @@ def test_a_mapped_file_that_root_may_not_open(
         OddFile(7, None, "/home/me/program", "nfs4", "denied", remote=True),
     )
     assert odd_files(tmp_path, [(7, (), (area,))], {number: KNOWN[22]}) == ()
+
+
+def test_a_number_that_is_another_file_s_by_now() -> None:
+    """What is closed while it is looked at stops nothing."""
+    read, write = os.pipe()
+    try:
+        gone = Descriptor(read, "/closed/meanwhile", "file")
+        assert odd_files(Path("/proc"), [(os.getpid(), [gone], [])], {}) == ()
+    finally:
+        os.close(read)
+        os.close(write)
