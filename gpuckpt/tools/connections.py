@@ -35,13 +35,11 @@ def free(pids: Iterable[int], log: Path) -> None:
     Raises:
         OSError: the kernel refused.
     """
-    tables = _tables(log)
-    if not tables:
-        return
+    tables, touched = _read(log)
     for table in tables:
         with suppress(FileNotFoundError):
             filters.delete(table)
-    for pid in pids:
+    for pid in pids if touched else ():
         _leave_repair(pid)
 
 
@@ -51,17 +49,19 @@ def cut(pids: Iterable[int], log: Path) -> tuple[str, ...]:
     Raises:
         OSError: the kernel refused to tell.
     """
-    mine = _tables(log)
-    there = [table for table in filters.tables(filters.CRIU) if table in mine] if mine else []
-    held = [pid for pid in pids if any(_repairing(pid))] if mine else []
+    tables, touched = _read(log)
+    held = [pid for pid in pids if any(_repairing(pid))] if touched else []
     return (
-        *(f"packet filter table {table}" for table in there),
+        *(f"packet filter table {table}" for table in tables),
         *(f"TCP connections of process {pid}" for pid in held),
     )
 
 
-def _tables(log: Path) -> list[str]:
-    """Return the table that CRIU has made; none if it did not come to any connection."""
+def _read(log: Path) -> tuple[list[str], bool]:
+    """Return CRIU's tables that are there, and whether it came to any connection.
+
+    It makes one even where there is none to be held.
+    """
     run, touched = "", False
     if log.exists():
         with log.open("rb") as file:
@@ -69,9 +69,8 @@ def _tables(log: Path) -> list[str]:
                 if found := _RUN.search(line):
                     run = found[1].decode()
                 touched = touched or _TOUCHED in line
-    return (
-        [f"{filters.CRIU}{run[:_RUN_IN_NAME]}", f"{filters.CRIU}{run}"] if run and touched else []
-    )
+    mine = {f"{filters.CRIU}{run[:_RUN_IN_NAME]}", f"{filters.CRIU}{run}"} if run else set()
+    return [table for table in filters.tables(filters.CRIU) if table in mine], touched
 
 
 def _leave_repair(pid: int) -> None:
