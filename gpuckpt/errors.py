@@ -244,6 +244,19 @@ class GpuStepFailed(GpuckptError):
     job = "Everything was put back: it runs as before."
 
 
+class QuiesceFailed(GpuStepFailed):
+    """The job did not let go of what cannot be dumped, as it had been asked to; it goes on."""
+
+    name = "quiesce_failed"
+
+
+class QuiesceTimeout(QuiesceFailed):
+    """Not all of the job had come to rest in the time allowed."""
+
+    name = "quiesce_timeout"
+    default_hint = "A step may take longer; try again with a larger --quiesce-timeout."
+
+
 class GpuLockTimeout(GpuStepFailed):
     """The driver could not hold the process within the time allowed."""
 

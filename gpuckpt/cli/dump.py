@@ -15,6 +15,8 @@ from gpuckpt.cli.options import (
     LockTimeout,
     Output,
     Pid,
+    Quiesce,
+    QuiesceTimeout,
     Tcp,
     Thp,
     option,
@@ -49,6 +51,8 @@ def dump(
     tcp: Tcp = "none",
     file_locks: FileLocks = False,
     ghost_limit: GhostLimit = 1 << 30,
+    quiesce: Quiesce = False,
+    quiesce_timeout: QuiesceTimeout = 60.0,
     ignore: Ignore = None,
     thp: Thp = False,
 ) -> int:
@@ -72,6 +76,8 @@ def dump(
         ghost_limit=ghost_limit,
         ignore=frozenset(ignore or ()),
         thp=thp,
+        quiesce=quiesce,
+        quiesce_timeout=quiesce_timeout,
     )
     return app.show(outcome(act(app.tools, request, app.reporter, app.interrupts)))
 
@@ -105,6 +111,7 @@ def outcome(result: DumpResult) -> Outcome:
                 "policy": manifest.options.tcp,
                 "by_itself": manifest.options.tcp_by_itself,
             },
+            "quiesced": manifest.quiesced,
             "findings": result.findings,
             "receipt": result.receipt,
         },

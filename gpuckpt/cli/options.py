@@ -184,6 +184,20 @@ Ignore = Annotated[
     ),
 ]
 
+Quiesce = Annotated[
+    bool,
+    option("--quiesce", help="First let the job stop at a step and let go of what it can."),
+]
+QuiesceTimeout = Annotated[
+    float,
+    option(
+        "--quiesce-timeout",
+        metavar="SECONDS",
+        help="How long the job may take to come to that step. Default: 60.",
+        parser=values.seconds("--quiesce-timeout", zero=False),
+    ),
+]
+
 # --- restore -------------------------------------------------------------------------------------
 GpuMap = Annotated[
     str | None,

@@ -16,6 +16,7 @@ from gpuckpt.cli.options import (
     Ignore,
     LeaveRunning,
     Output,
+    Quiesce,
     Tcp,
 )
 from gpuckpt.cli.page import Fields, Findings, Next, Outcome, Page, Table, Tone
@@ -58,6 +59,7 @@ def plan(
     tcp: Tcp = "none",
     file_locks: FileLocks = False,
     ghost_limit: GhostLimit = 1 << 30,
+    quiesce: Quiesce = False,
     ignore: Ignore = None,
     gpu_map: GpuMap = None,
 ) -> int:
@@ -80,6 +82,7 @@ def plan(
         file_locks=file_locks,
         ghost_limit=ghost_limit,
         ignore=frozenset(ignore or ()),
+        quiesce=quiesce,
     )
     return app.show(outcome(outlook(app.tools, request, app.reporter)))
 
@@ -278,5 +281,7 @@ def _options(request: DumpRequest) -> Iterator[str]:
     if request.ghost_limit != 1 << 30:
         whole, rest = divmod(request.ghost_limit, 1 << 20)
         yield from ("--ghost-limit", str(request.ghost_limit) if rest else f"{whole}M")
+    if request.quiesce:
+        yield "--quiesce"
     for name in sorted(request.ignore):
         yield from ("--ignore", name)

@@ -15,6 +15,8 @@ from gpuckpt.cli.options import (
     Level,
     LockTimeout,
     Pid,
+    Quiesce,
+    QuiesceTimeout,
     Settle,
     Tcp,
     Thp,
@@ -72,6 +74,8 @@ def rehearse(
     tcp: Tcp = "none",
     file_locks: FileLocks = False,
     ghost_limit: GhostLimit = 1 << 30,
+    quiesce: Quiesce = False,
+    quiesce_timeout: QuiesceTimeout = 60.0,
     ignore: Ignore = None,
     thp: Thp = False,
 ) -> int:
@@ -104,6 +108,8 @@ def rehearse(
         ghost_limit=ghost_limit,
         ignore=frozenset(ignore or ()),
         thp=thp,
+        quiesce=quiesce,
+        quiesce_timeout=quiesce_timeout,
     )
     request = RehearseRequest(what, stay=stay, settle=settle, real=dump, keep=keep)
     return app.show(outcome(act(app.tools, request, app.reporter, app.interrupts)))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gpuckpt.flow.work.toolbox import Toolbox
 from gpuckpt.tools import criu, cuda
 from gpuckpt.tools.carried import Carried
+from gpuckpt.tools.cooperation import Ranks
 from gpuckpt.tools.cpus import Cpus
 from gpuckpt.tools.files import Files
 from gpuckpt.tools.host import Host
@@ -37,6 +38,7 @@ def real(state_dir: Path) -> Toolbox:
         carried=Carried(Path("/proc")),
         net=Net(),
         cpus=Cpus(),
+        ranks=Ranks(Path("/proc")),
         shell=Shell(runner),
         spaces=Spaces(Path("/proc")),
         state_dir=state_dir,

@@ -20,7 +20,7 @@ from gpuckpt.flow.sight.forecast import forecast
 from gpuckpt.flow.sight.look import Sight, look
 from gpuckpt.flow.sight.tcp import still_inside
 from gpuckpt.flow.taking import carry, records
-from gpuckpt.flow.taking.aftermath import late_failure, late_gpu, left_behind, unlock
+from gpuckpt.flow.taking.aftermath import late_failure, late_gpu, left_behind, softened, unlock
 from gpuckpt.flow.taking.hands import Taking
 from gpuckpt.flow.work.history import History, record_of
 from gpuckpt.flow.work.operation import Operation
@@ -98,6 +98,7 @@ class _Dump:
 
     def run(self) -> DumpResult:
         try:
+            self.sight = self.taking.come_to_rest(self.request)
             stage = self._stage()
             self._take_gpu()
             self._stream(stage)
@@ -187,6 +188,7 @@ class _Dump:
                 files=(*files, *more),
                 opened=opened,
                 carried=carry.as_known(carried, self.space),
+                quiesced=self.taking.quiesced,
                 read=read,
                 receipt=self.record.receipt(),
             )
@@ -204,8 +206,7 @@ class _Dump:
         found = carry.find(self.tools, self.taking.relist().pids, opened.remaps, self.space)
         if not found:
             return (), ()
-        size = sum(one.bytes for one in found)
-        with self.record.phase("files", carry.named(found), size) as step:
+        with self.record.phase("files", carry.named(found), sum(f.bytes for f in found)) as step:
             packer = Packer(stage.criu, self.request.level, step.advance)
             packers.append(packer)
             carried = carry.store(self.tools, found, packer)
@@ -262,7 +263,7 @@ class _Dump:
         no GPU memory for it the helpers must not do, without us, what we do not dare.
         """
         self.undo.add("driver helpers are left", self.tools.cuda.close)
-        self.undo.add("GPU state is not back", self.taking.give_back)
+        self.undo.add("the job is not back", self.taking.give_back)
         try:
             self.taking.give_back()
         except Exception as why:  # noqa: BLE001 - whatever it was, the job has to get on
@@ -271,13 +272,13 @@ class _Dump:
             self.undo.run(UndoIncomplete(told, hint="End the job and restore the image."))
             self.findings.append(late_gpu(why))
         self.undo.keep()
+        self.findings += map(softened, self.taking.unmoved)
         self.frozen_until = self.record.now
 
     def _see_gone(self) -> None:
         # a job forks and waits while it is looked at: those count that were frozen with it
-        refs = [process.ref for process in self.tree.processes]
         with self.record.phase("gone", "waiting for every pid", stoppable=False):
-            left = wait_gone(self.tools, refs, GONE_SECONDS)
+            left = wait_gone(self.tools, [one.ref for one in self.tree.processes], GONE_SECONDS)
         self.findings += [left_behind(process) for process in left]
 
     def _result(self) -> DumpResult:

@@ -130,8 +130,11 @@ def _instead(facts: DumpFacts, request: DumpRequest) -> DumpRequest | None:
         ghost_limit=max(request.ghost_limit, _rounded(facts.needs.largest_ghost)),
         leave_running=request.leave_running and not linked,
     )
-    lifted = refusal(judge_dump(facts, choices(other))) is None
-    return other if lifted else None
+    resting = replace(other, quiesce=True)
+    for one in (other, resting) if facts.cooperating else (other,):
+        if refusal(judge_dump(facts, choices(one))) is None:
+            return one
+    return None
 
 
 def _rounded(size: int) -> int:

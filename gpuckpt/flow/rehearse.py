@@ -79,6 +79,7 @@ def _in_place(
     record.reporter.note(RISK)
     taking = Taking(operation, sight)
     try:
+        sight = taking.come_to_rest(replace(request.what, rehearsal=True), image=False)
         with record.phase("prepare", "driver helpers"):
             taking.open()
         taking.take_gpu(request.what.lock_timeout, thp=request.what.thp)
@@ -92,7 +93,7 @@ def _in_place(
         taking.put_back(why)
         raise
     with record.phase("settle", f"watching for {request.settle:g} s", stoppable=False):
-        wrong = watch.afterwards(request.settle)
+        wrong = [*taking.unmoved, *watch.afterwards(request.settle)]
     history = History(operation.tools.state_dir)
     stored = forecast(sight.facts, history.records()).stored
     result = RehearseResult(

@@ -16,6 +16,7 @@ from gpuckpt.flow.leftovers.mending import Deed, Mender
 from gpuckpt.flow.leftovers.recover import concerns
 from gpuckpt.flow.work.journal import at_work
 from gpuckpt.flow.work.operation import Operation
+from gpuckpt.flow.work.quiescing import go_on, standing
 from gpuckpt.flow.work.tasks import check_target
 from gpuckpt.flow.work.workspace import check_readable
 from gpuckpt.model import CudaState, GpuUse, blocker
@@ -160,18 +161,30 @@ def _strangers(
         if state is CudaState.FAILED
     ]
     back = sorted(one for one, state in away.items() if state is not CudaState.FAILED)
-    if dry_run or not back:
-        return [Deed(f"bring back from {away[one]}", one) for one in back], lost
+    quiet = [one.pid for one in standing(tools, tree.pids)]
+    if dry_run or not (back or quiet):
+        deeds = [Deed(f"bring back from {away[one]}", one) for one in back]
+        return [*deeds, *(Deed("let it go on from its step", one) for one in quiet)], lost
     first = dict.fromkeys(back, CudaState.RUNNING)
     refs = [process.ref for process in tree.processes]
     mine = operation.enter(pid, "", refs, first)
+
+    def work() -> None:
+        if back:
+            _bring_back(operation, first)
+        if quiet:
+            lost.extend(go_on(tools, tree.pids))
+
     try:
-        _closing(operation, mine, lambda: _bring_back(operation, first))
+        _closing(operation, mine, work)
     except GpuckptError as why:
         reason = f"It could not be brought back: {why}."
         lost.append(blocker("not-repaired", commands[back[0]], reason, why.hint, back[0]))
         return [], lost
-    return [Deed(f"its CUDA state was {away[one]} and is running", one) for one in back], lost
+    stuck = {one.pid for one in lost}
+    done = [Deed(f"its CUDA state was {away[one]} and is running", one) for one in back]
+    gone_on = (one for one in quiet if one not in stuck)
+    return [*done, *(Deed("it stood at a step and goes on", one) for one in gone_on)], lost
 
 
 def _bring_back(operation: Operation, first: dict[int, CudaState]) -> None:

@@ -21,8 +21,10 @@ class DumpRequest:
 
     `output` None means a name made from command, pid and time in the current folder. `level` is
     zstd's, `lock_timeout` seconds for all tries together, `ghost_limit` bytes of one deleted file;
-    `ignore` names blockers that shall not stop it; `rehearsal` says that the job must go on in
-    place, whatever becomes of the image; `thp` sets transparent huge pages to always meanwhile.
+    `quiesce` asks processes that cooperate to let go of what cannot be dumped, `quiesce_timeout`
+    seconds for it; `ignore` names blockers that shall not stop it; `rehearsal` says that the job
+    must go on in place, whatever becomes of the image; `thp` sets transparent huge pages to always
+    meanwhile.
     """
 
     pid: int
@@ -37,6 +39,8 @@ class DumpRequest:
     ignore: frozenset[str] = frozenset()
     rehearsal: bool = False
     thp: bool = False
+    quiesce: bool = False
+    quiesce_timeout: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from gpuckpt.flow.returning.target.judge import PATIENCE, judge, refusal, wait_f
 from gpuckpt.flow.work import hugepages
 from gpuckpt.flow.work.history import History, record_of
 from gpuckpt.flow.work.operation import Operation
+from gpuckpt.flow.work.quiescing import go_on
 from gpuckpt.flow.work.tasks import below_me, end_restored
 from gpuckpt.flow.work.turn import turn
 from gpuckpt.flow.work.undo import Undo
@@ -122,6 +123,7 @@ class _Restore:
         # in a namespace of its own the job's numbers are not known before it is made
         known: dict[str, Any] = {"threads": self.threads, "pids": self.pids}
         known = {} if self.apart else {"first": self.manifest.cuda, **known}
+        known["quiesced"] = bool(self.manifest.quiesced)
         self.entry = operation.enter(self.manifest.root_pid, str(image.path), **known)
         self.holding = Holding(self.tools, self.manifest, self.entry)
 
@@ -249,23 +251,22 @@ class _Restore:
     def _verify(self) -> None:
         """Look at the restored tree; a failure ends it only if the user said so."""
         proof = self.proof
+        if self.manifest.quiesced:
+            self._note("resume")
+            with self.record.phase("resume", "from the step it was dumped at"):
+                self._judge(go_on(self.tools, self.pids))
         self._note("verify")
         with self.record.phase("verify", "processes, GPU state") as step:
             self._judge(proof.look())
             step.say(f"settling for {self.request.settle:g} s")
             self._judge(proof.settle(self.request.settle))
-            self._doubt(proof)
+            self.findings += proof.fresh(
+                self.findings, stays=self.request.stays or bool(self.apart)
+            )
         if self.request.probe:
             with self.record.phase("probe", self.request.probe):
                 self._judge(proof.probe(self.request.probe, self.request.probe_timeout))
         self.interrupts.check()
-
-    def _doubt(self, proof: Proof) -> None:
-        """Add what may be wrong to the result, each thing once."""
-        if self.request.stays or self.apart:  # then its parent is ours, and waits for it
-            proof.doubts = [one for one in proof.doubts if one.id != "parent-does-not-wait"]
-        known = {(one.id, one.object, one.pid) for one in self.findings}
-        self.findings += [one for one in proof.doubts if (one.id, one.object, one.pid) not in known]
 
     def _judge(self, wrong: list[Finding]) -> None:
         if not wrong:

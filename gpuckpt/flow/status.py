@@ -126,11 +126,14 @@ def _members(tools: Toolbox, tree: Tree, entries: Collection[Entry]) -> tuple[Me
     askable = [one.pid for one in tree.processes if not (one.stopped or one.ended)]
     states = ask(tools, ask_each(tools, tools.proc.cuda_candidates, askable))
     frozen = {task.process.pid: task.frozen for task in tools.proc.look(tree).tasks}
+    quiet = {one.pid for one in tools.ranks.look(tree.pids) if one.quiet}
     found = []
     for process in tree.processes:
         state = _STATES.get(process.state, "runs")
         if any(parked(process, entry) for entry in entries):
             state = "parked by gpuckpt"
+        elif process.pid in quiet:
+            state = "stands at a step"
         elif frozen.get(process.pid):
             state = f"frozen by {frozen[process.pid]}"
         found.append(Member(process, state, states.get(process.pid, CudaState.NONE)))

@@ -74,6 +74,13 @@ def table_size(frames: int) -> int:
     return _HEAD.size + frames * _ENTRY.size
 
 
+def possible(frames: int, raw: int, stored: int) -> bool:
+    """Whether so many frames can hold `raw` bytes in a stored file of this size."""
+    table = table_size(frames)
+    least = (frames - 1) * SMALLEST_FRAME if frames else -1
+    return least < raw <= frames * MAX_FRAME and table <= LARGEST_TABLE and stored >= table + frames
+
+
 def largest_stored(raw: int) -> int:
     """Return the most bytes that a frame of `raw` bytes may take."""
     return raw + (raw >> 8) + 1024

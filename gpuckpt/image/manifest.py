@@ -13,7 +13,7 @@ from blake3 import blake3
 
 from gpuckpt.errors import Bug, GpuckptError, ImageDamaged, ImageUnsupported
 from gpuckpt.image import carried, wire
-from gpuckpt.image.frames import LARGEST_TABLE, MAX_FRAME, SMALLEST_FRAME, table_size
+from gpuckpt.image.frames import possible
 from gpuckpt.image.names import check_name
 from gpuckpt.image.outside import Outside
 from gpuckpt.model import CarriedFile, CudaState, Gpu, GpuUse, Receipt, TcpPolicy
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FORMAT = "gpuckpt-image-1"
-KNOWN_NEEDS = frozenset({"criu-stream", "cuda-in-pages", "cuda-parked", "device-stand-ins"})
+KNOWN_NEEDS = frozenset(
+    {"criu-stream", "cuda-in-pages", "cuda-parked", "device-stand-ins", "quiesced"}
+)
 LARGEST_MANIFEST = 64 << 20
 
 
@@ -133,7 +135,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", ta
     """The whole of manifest.json, format 1.
 
     `identity` has the names of environment variables that tell the job where it was started,
-    `carried` the files whose bytes are, in this order, in the stored file of that name.
+    `carried` the files whose bytes are, in this order, in that stored file, `quiesced` who waits.
     """
 
     needs: tuple[str, ...]
@@ -154,6 +156,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", ta
     receipt: Receipt
     identity: tuple[str, ...] = ()
     carried: tuple[CarriedFile, ...] = ()
+    quiesced: tuple[int, ...] = ()
 
     @property
     def cuda(self) -> dict[int, CudaState]:
@@ -172,8 +175,7 @@ _SEAL = b',\n  "blake3": "'
 _END = b"\n}"
 _LARGEST_PID = 1 << 22
 _LARGEST_UID = (1 << 32) - 1
-_LARGEST_CPU = (1 << 16) - 1
-_LARGEST_PORT = (1 << 16) - 1
+_LARGEST_CPU = _LARGEST_PORT = (1 << 16) - 1
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -269,6 +271,7 @@ def _tree_flaws(manifest: Manifest) -> Iterator[str]:
     more = (n for process in manifest.tree for n in (*process.threads, process.host_pid))
     if min(pids, default=0) < 1 or max((*pids, *more, *manifest.ids), default=0) > _LARGEST_PID:
         yield "a number in it can be no pid"
+    yield from (f"process {n} is not in its tree" for n in manifest.quiesced if n not in pids)
     for process in manifest.tree:
         if max(process.uid, process.gid) > _LARGEST_UID:
             yield f"process {process.pid} has an impossible owner"
@@ -293,8 +296,5 @@ def _entry_flaws(entry: FileEntry) -> Iterator[str]:
         yield why.message
     if not (_DIGEST.fullmatch(entry.stored_blake3) and _DIGEST.fullmatch(entry.table_blake3)):
         yield f"file {entry.name!a} has no BLAKE3 digests"
-    table = table_size(entry.frames)
-    least = (entry.frames - 1) * SMALLEST_FRAME if entry.frames else -1
-    fits = least < entry.raw_size <= entry.frames * MAX_FRAME
-    if not fits or table > LARGEST_TABLE or entry.stored_size < table + entry.frames:
+    if not possible(entry.frames, entry.raw_size, entry.stored_size):
         yield f"file {entry.name!a} has sizes that cannot be"

@@ -36,6 +36,7 @@ def renumbered(manifest: Manifest, numbers: Mapping[int, int]) -> Manifest:
         tree=tuple(_process(one, numbers) for one in manifest.tree),
         nvidia=None if nvidia is None else _nvidia(nvidia, numbers),
         outside=_outside(manifest.outside, numbers),
+        quiesced=tuple(_number(one, numbers) for one in manifest.quiesced),
     )
 
 

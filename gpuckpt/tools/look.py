@@ -13,6 +13,7 @@ from gpuckpt.tools import threads
 from gpuckpt.tools.above import Above, above
 from gpuckpt.tools.borrowed import elsewhere
 from gpuckpt.tools.cgroups import Cgroups
+from gpuckpt.tools.cooperation import LINK
 from gpuckpt.tools.descriptors import Descriptor, descriptors
 from gpuckpt.tools.environment import Environment, environment
 from gpuckpt.tools.forks import inherited
@@ -76,6 +77,11 @@ class Task:
     shared_memory: int = 0
     huge: int = 0
     readable: bool = True
+
+    @property
+    def cooperates(self) -> bool:
+        """Whether it can be brought to rest at a step (see gpuckpt/cooperate.py)."""
+        return any(one.target == LINK and one.deleted for one in self.descriptors)
 
 
 @dataclass(frozen=True, slots=True)

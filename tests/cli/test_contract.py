@@ -80,6 +80,7 @@ RESULTS = {
         "expected_pause",
         "totals",
         "labels",
+        "quiesced",
         "tcp",
         "findings",
         "receipt",

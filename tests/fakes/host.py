@@ -29,6 +29,8 @@ from gpuckpt.model import (
     Tree,
     Version,
 )
+from gpuckpt.tools.cooperation import LINK, Rank
+from gpuckpt.tools.descriptors import Descriptor
 from gpuckpt.tools.destination import Place
 from gpuckpt.tools.files import HostFile, Remap
 from gpuckpt.tools.look import Look, Task
@@ -100,6 +102,20 @@ class Fault:
 
 
 @dataclass
+class FakeRank:
+    """A process that cooperates; `late` never comes to its target, `fails` in `down`."""
+
+    step: int = 5
+    arrived: int = 0
+    quiet: int = 0
+    confirmed: int = 0
+    late: bool = False
+    fails: str = ""
+    stuck: bool = False
+    stops: int = 0
+
+
+@dataclass
 class FakeHost:
     """The whole host; `toolbox` gives its tools."""
 
@@ -150,6 +166,7 @@ class FakeHost:
     remains: list[Connection] = field(default_factory=list)
     stubborn: bool = False  # the kernel forgets no closed connection
     inside: dict[int, int] = field(default_factory=dict)
+    ranks: dict[int, FakeRank] = field(default_factory=dict)
 
     @classmethod
     def with_job(cls, cuda: int = 2, plain: int = 1) -> FakeHost:
@@ -196,6 +213,7 @@ class FakeHost:
         if self.making:
             self._lose_the_unfinished(criu=criu)
         self.making = False
+        self.let_go()
         armed, self.armed, self.opened = self.armed, {}, set()
         for pid, first in armed.items():
             if helpers and first is CudaState.RUNNING and pid in self.cuda:
@@ -212,6 +230,12 @@ class FakeHost:
             self.processes.pop(pid, None)
             self.cuda.pop(pid, None)
 
+    def let_go(self) -> None:
+        """As processes do that wait for a gpuckpt which is gone, and see nothing decided."""
+        for one in self.ranks.values():
+            if one.confirmed != one.arrived:
+                one.arrived = 0
+
     def toolbox(self, state_dir: Path) -> Toolbox:
         """Return tools that count every call and fail where the fault says so."""
         tools = {
@@ -224,6 +248,7 @@ class FakeHost:
             "carried": _Carried(self),
             "net": _Net(self),
             "cpus": _Cpus(self),
+            "ranks": _Ranks(self),
             "shell": _Shell(self),
             "spaces": _Spaces(self),
         }
@@ -337,7 +362,11 @@ class _Proc:
 
     def look(self, tree: Tree) -> Look:
         mine = self.host.connected and tree.root.pid == ROOT_PID
-        tasks = tuple(Task(one) for one in tree.processes)
+        page = (Descriptor(9, LINK, "file", deleted=True),)
+        tasks = tuple(
+            Task(one, descriptors=page if one.pid in self.host.ranks else ())
+            for one in tree.processes
+        )
         space = _Spaces(self.host).of(tree.root.pid)
         return Look(tasks=tasks, tcp=CONNECTED if mine else (), space=space)
 
@@ -782,6 +811,61 @@ class _Spaces:
     def numbers(self, space: Space) -> dict[int, int]:
         assert space.init.pid == INIT_PID
         return dict(self.host.inside)
+
+
+@dataclass
+class _Ranks:
+    """Processes that do at once what they are asked for; `held` says who asks."""
+
+    host: FakeHost
+    held: list[int] = field(default_factory=list)
+
+    def look(self, pids: Iterable[int]) -> tuple[Rank, ...]:
+        there = [pid for pid in pids if pid in self.host.ranks and pid in self.host.processes]
+        return tuple(self._rank(pid, self.host.ranks[pid]) for pid in there)
+
+    def _rank(self, pid: int, one: FakeRank) -> Rank:
+        failed = one.arrived if one.fails and one.confirmed == one.arrived else 0
+        return Rank(
+            pid=pid,
+            step=one.step,
+            arrived=one.arrived,
+            quiet=one.quiet,
+            failed=failed,
+            text=f"down: {one.fails}" if failed else "",
+            asked=pid in self.held,
+        )
+
+    def ask(self, pids: Iterable[int]) -> None:
+        self.held = list(pids)
+
+    def target(self, step: int) -> None:
+        for pid in self.held:
+            one = self.host.ranks[pid]
+            if not one.late:
+                one.step = one.arrived = step
+
+    def confirm(self, step: int) -> None:
+        for pid in self.held:
+            one = self.host.ranks[pid]
+            assert one.arrived == step, "decided while not all wait there"
+            one.confirmed = step
+            if not one.fails:
+                one.quiet = step
+                one.stops += 1
+
+    def release(self, pids: Iterable[int]) -> None:
+        for pid in pids:
+            if (one := self.host.ranks.get(pid)) and not one.stuck:
+                assert self.host.cuda.get(pid, CudaState.RUNNING) is CudaState.RUNNING
+                assert self.host.processes[pid].state == "S"
+                one.arrived = one.quiet = 0
+
+    def close(self) -> None:
+        for pid in self.held:
+            if (one := self.host.ranks.get(pid)) and one.confirmed != one.arrived:
+                one.arrived = 0
+        self.held = []
 
 
 @dataclass

@@ -237,9 +237,9 @@ def dumped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "image"
 
 
-def target() -> FakeHost:
+def target(**size: int) -> FakeHost:
     """Return a host without the job, ready to take it back."""
-    host = FakeHost.with_job(**SIZE)
+    host = FakeHost.with_job(**(size or SIZE))
     host.restored = {pid: one for pid, one in host.processes.items() if pid >= ROOT_PID}
     for pid in host.restored:
         del host.processes[pid]

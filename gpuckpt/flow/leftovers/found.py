@@ -14,6 +14,7 @@ from gpuckpt.errors import CudaCallFailed, GpuckptError
 from gpuckpt.flow.leftovers.placed import remaining
 from gpuckpt.flow.work import hugepages
 from gpuckpt.flow.work.journal import Journal, Linked
+from gpuckpt.flow.work.quiescing import standing
 from gpuckpt.flow.work.tasks import inhabitants
 from gpuckpt.flow.work.workspace import folder_of
 from gpuckpt.model import CudaState, blocker, warning
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from gpuckpt.flow.work.journal import Entry
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.model import Finding, Process, ProcessRef
+    from gpuckpt.tools.cooperation import Rank
     from gpuckpt.tools.files import Remap
 
 REPAIR = "`gpuckpt repair` puts it back."
@@ -56,6 +58,7 @@ def left_of(tools: Toolbox, entry: Entry) -> tuple[Finding, ...]:
         else:
             found += _suspended(tools, entry)
             found += _cut(tools, entry)
+        found += (_quiet(one) for one in quiet_of(tools, entry))
         found += (_placed(path) for path in placed_of(tools, entry))
     found += (_remap(remap) for remap in remaps_of(tools, entry))
     found += _files(tools, entry)
@@ -72,6 +75,14 @@ def parked(process: Process, entry: Entry) -> bool:
     """Whether it is stopped because this very operation has stopped it."""
     ours = entry.step in _PARKING and entry.threads.get(process.pid, 0) != 0
     return process.state == "T" and ours
+
+
+def quiet_of(tools: Toolbox, entry: Entry) -> tuple[Rank, ...]:
+    """Return those of the entry's processes that stand at a step, and nobody lets go on."""
+    pids = [ref.pid for ref in living(tools, entry)] if entry.quiesced else []
+    if not pids or (entry.operation == "restore" and not stands(tools, entry)):
+        return ()
+    return standing(tools, pids)
 
 
 def criu_of(tools: Toolbox, entry: Entry) -> Process | None:
@@ -260,6 +271,11 @@ def _half_restored(process: Process) -> Finding:
     reason = "It is a task of a restore that was never finished; the image is intact."
     remedy = "`gpuckpt repair` ends it; then the image can be restored."
     return blocker("left-half-restored", process.command, reason, remedy, process.pid)
+
+
+def _quiet(one: Rank) -> Finding:
+    reason = f"It stands at step {one.step} of its work and waits to be told to go on."
+    return blocker("left-quiet", f"pid {one.pid}", reason, REPAIR, one.pid)
 
 
 def _remap(remap: Remap) -> Finding:

@@ -20,11 +20,13 @@ from gpuckpt.flow.leftovers.found import (
     living,
     made_tasks,
     parked,
+    quiet_of,
     same_boot,
     stands,
 )
 from gpuckpt.flow.leftovers.recover import tidy
 from gpuckpt.flow.work import hugepages
+from gpuckpt.flow.work.quiescing import go_on
 from gpuckpt.flow.work.tasks import end_restored
 from gpuckpt.flow.work.workspace import folder_of
 from gpuckpt.model import CudaState, blocker
@@ -81,6 +83,7 @@ class Mender:
                 self._try("a stopped process is left", self._wake)
                 self._try("TCP connections are cut", self._free_connections)
             self._try(hugepages.LEFT, self._huge_pages)
+            self._try("processes stand at a step", self._let_go_on)
         if not any(one.blocks for one in (*self.failed, *left_of(self.tools, self.entry))):
             self._try("files are left", self._tidy)
 
@@ -147,6 +150,21 @@ class Mender:
         things = self.tools.net.cut(alive, log)
         self.tools.net.free_connections(alive, log)
         self.deeds += (Deed(f"{thing}: put back") for thing in things)
+
+    def _let_go_on(self) -> None:
+        """Those that were at rest go on; never before they have their GPU state."""
+        found = quiet_of(self.tools, self.entry)
+        if not found or self.failed:
+            return
+        # all of them, for they have to go on together
+        pids = [ref.pid for ref in living(self.tools, self.entry)]
+        self.failed += go_on(self.tools, pids)
+        stuck = {one.pid for one in self.failed}
+        self.deeds += (
+            Deed(f"it stood at step {one.step} and goes on", one.pid)
+            for one in found
+            if one.pid not in stuck
+        )
 
     def _end_tasks(self) -> None:
         """End the tasks of a restore that was never finished, unless the whole job runs."""

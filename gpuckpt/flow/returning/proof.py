@@ -91,6 +91,12 @@ class Proof:
             self.doubts = [doubts.unseen(why)]
         return self._ports(tree)
 
+    def fresh(self, told: list[Finding], *, stays: bool) -> list[Finding]:
+        """Return what may be wrong and is not told yet; `stays`: its parent is ours."""
+        known = {(one.id, one.object, one.pid) for one in told}
+        doubts = [one for one in self.doubts if (one.id, one.object, one.pid) not in known]
+        return [one for one in doubts if not (stays and one.id == "parent-does-not-wait")]
+
     def _doubts(self, tree: Tree, before: doubts.Moment, after: doubts.Moment) -> list[Finding]:
         tools, manifest = self._tools, self._manifest
         seen = tools.proc.look(tree)

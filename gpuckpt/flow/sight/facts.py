@@ -98,6 +98,11 @@ class DumpFacts:
         return {task.process.pid: visible(task.settings, gpus) for task in tasks}
 
     @property
+    def cooperating(self) -> tuple[int, ...]:
+        """The processes that can be brought to rest at a step."""
+        return tuple(task.process.pid for task in self.look.tasks if task.cooperates)
+
+    @property
     def gpu_bytes_known(self) -> bool:
         """Whether NVML said of every CUDA process how much it holds."""
         said = {use.pid for use in self.uses if use.bytes}

@@ -87,10 +87,12 @@ class Sight:
             raise error
 
 
-def look(tools: Toolbox, request: DumpRequest, *, image: bool = True) -> Sight:
+def look(
+    tools: Toolbox, request: DumpRequest, *, image: bool = True, quiesced: bool = False
+) -> Sight:
     """Gather the facts and judge them; whatever stops the dump is among the findings.
 
-    `image` says whether one is to be written.
+    `image` says whether one is to be written, `quiesced` that the job is at rest by now.
 
     Raises:
         NoSuchProcess, Forbidden: the pid names nothing that may be dumped.
@@ -116,11 +118,11 @@ def look(tools: Toolbox, request: DumpRequest, *, image: bool = True) -> Sight:
             external_unix=facts.needs.external_unix,
             ghost_limit=request.ghost_limit,
         ),
-        findings=judge_dump(facts, choices(request)),
+        findings=judge_dump(facts, choices(request, quiesced=quiesced)),
     )
 
 
-def choices(request: DumpRequest) -> DumpChoices:
+def choices(request: DumpRequest, *, quiesced: bool = False) -> DumpChoices:
     """Return those options of a dump that a judgement depends on."""
     return DumpChoices(
         tcp=request.tcp,
@@ -128,6 +130,8 @@ def choices(request: DumpRequest) -> DumpChoices:
         leave_running=request.leave_running,
         ignore=request.ignore,
         rehearsal=request.rehearsal,
+        quiesce=request.quiesce,
+        quiesced=quiesced,
     )
 
 

@@ -22,6 +22,7 @@ from gpuckpt.errors import (
     NotWritable,
 )
 from gpuckpt.flow.sight.rules import (
+    cooperation,
     deleted,
     driver,
     files,
@@ -58,6 +59,7 @@ RULES: Final[tuple[Rule, ...]] = (
     *gpu.RULES,
     *fingerprints.RULES,
     *ranks.RULES,
+    *cooperation.RULES,
     *kinds.RULES,
     *files.RULES,
     *deleted.RULES,
@@ -102,7 +104,8 @@ def judge_dump(facts: DumpFacts, choices: DumpChoices) -> tuple[Finding, ...]:
 
     A blocker that is to be ignored, and may be, comes as a warning.
     """
-    found = [*facts.obstacles, *(one for rule in RULES for one in rule(facts, choices))]
+    told = (*facts.obstacles, *(one for rule in RULES for one in rule(facts, choices)))
+    found = [one for each in told if (one := cooperation.adjusted(each, facts, choices))]
     waived = choices.ignore & IGNORABLE.keys()
     found = [replace(one, severity=Severity.WARNING) if one.id in waived else one for one in found]
     return tuple(sorted(found, key=lambda one: not one.blocks))

@@ -7,6 +7,7 @@ looks at the tree that tell whether it is still the one that was looked at.
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import (
@@ -14,17 +15,21 @@ from gpuckpt.errors import (
     GpuckptError,
     NoSuchProcess,
     ProcessLost,
+    QuiesceFailed,
     UndoIncomplete,
 )
 from gpuckpt.flow.gpu.condition import conditions
 from gpuckpt.flow.gpu.devices import check_leftovers
 from gpuckpt.flow.gpu.tree import CudaTree
 from gpuckpt.flow.leftovers.found import linked
+from gpuckpt.flow.sight.look import look
 from gpuckpt.flow.work import hugepages
 from gpuckpt.flow.work.journal import noun
+from gpuckpt.flow.work.quiescing import agree, go_on, rest, still_quiet
 from gpuckpt.flow.work.undo import Undo
 
 if TYPE_CHECKING:
+    from gpuckpt.flow.request import DumpRequest
     from gpuckpt.flow.sight.look import Sight
     from gpuckpt.flow.work.operation import Operation
     from gpuckpt.model import DeviceUse, Finding, Process, Tree
@@ -33,8 +38,10 @@ if TYPE_CHECKING:
 class Taking:
     """A tree that is worked on.
 
-    `frozen_from` is when its lock began, `findings` what the result has to tell, `stand_ins` are
-    the numbers of GPU devices that forked children hold without any use for them.
+    `frozen_from` is when it came to stand still, `findings` what the result has to tell,
+    `stand_ins` are the numbers of GPU devices that forked children hold without any use for them.
+    `quiesced` are the processes that were asked to let go at a step, `unmoved` tells which of them
+    did not go on when they were told to.
     """
 
     def __init__(self, operation: Operation, sight: Sight, image: str = "") -> None:
@@ -48,6 +55,8 @@ class Taking:
         self.frozen_from = 0.0
         self.stand_ins: frozenset[int] = frozenset()
         self._inherited: frozenset[DeviceUse] = frozenset()
+        self.quiesced: tuple[int, ...] = ()
+        self.unmoved: list[Finding] = []
         self._operation = operation
         self._tools = operation.tools
         self._record = operation.record
@@ -71,6 +80,46 @@ class Taking:
         self.undo.add("driver helpers are left", self._tools.cuda.close)
         self.cuda.open()
 
+    def come_to_rest(self, request: DumpRequest, *, image: bool = True) -> Sight:
+        """Bring a job that cooperates to rest at a step, if asked for; return what is dumped then.
+
+        Raises:
+            QuiesceFailed: it did not come to rest, or cannot be dumped all the same.
+        """
+        if request.quiesce:
+            self._quiesce(request.quiesce_timeout)
+            self.sight = self._look_again(request, image=image)
+            self.findings[:] = [one for one in self.sight.findings if not one.blocks]
+        return self.sight
+
+    def _quiesce(self, timeout: float) -> None:
+        pids = self.sight.facts.cooperating
+        self.note("quiesce", quiesced=True)
+        self.quiesced = pids
+        with self._record.phase("quiesce", _ranks(pids)) as step:
+            self.undo.add("processes stand at a step", self._must_go_on)
+            at = agree(self._tools, self._operation.interrupts, pids, timeout)
+            self.frozen_from = self._record.now
+            step.say(f"{_ranks(pids)} at step {at}")
+            rest(self._tools, self._operation.interrupts, pids, at, timeout)
+
+    def _look_again(self, request: DumpRequest, *, image: bool) -> Sight:
+        """Only now the job is as it will be dumped."""
+        with self._record.phase("look again", f"process {request.pid} at rest"):
+            same = replace(request, output=self.sight.output)
+            sight = look(self._tools, same, image=image, quiesced=True)
+            if sight.error is not None:
+                raise QuiesceFailed(
+                    f"even at rest {sight.error}".replace("nothing was touched", "it goes on"),
+                    findings=sight.findings,
+                    hint="What is named must be let go of in `down`.",
+                )
+            still_quiet(self._tools, self.quiesced)
+            self.relist()
+            refs = tuple(process.ref for process in sight.tree.processes)
+            self.note("quiet", processes=refs, linked=linked(self._tools, sight))
+        return sight
+
     def release_huge_pages(self) -> tuple[Finding, ...]:
         """Put the setting back when it has served; return what is to be told if it cannot be."""
         return hugepages.end(self._operation, self)
@@ -84,7 +133,7 @@ class Taking:
             hugepages.begin(self._operation, self, self.undo, gpu=bool(self.cuda.pids))
         self.undo.add("the job does not run", self._check_running)
         self.undo.add("GPU state is not back", self._bring_back)
-        self.frozen_from = self._record.now
+        self.frozen_from = self.frozen_from or self._record.now
         with self._record.phase("lock", _pids(self.cuda.pids)) as step:
             self.note("lock")
             rounds = step.rounds = self.cuda.lock(lock_timeout, self.relist, self._joined)
@@ -109,12 +158,18 @@ class Taking:
         return check_leftovers(self._tools, pids, self.cuda.first, self._inherited)
 
     def give_back(self) -> None:
-        """Let every CUDA process go on as before; there is no stopping in the middle of it."""
-        if not self.cuda.pids:
-            return
-        with self._record.phase("gpu-in", "GPU memory back", stoppable=False) as step:
-            self._bring_back()
-            step.advance(self.cuda.bytes)
+        """Let every process go on as before; there is no stopping in the middle of it."""
+        if self.cuda.pids:
+            with self._record.phase("gpu-in", "GPU memory back", stoppable=False) as step:
+                self._bring_back()
+                step.advance(self.cuda.bytes)
+        if self.quiesced:
+            with self._record.phase("resume", _ranks(self.quiesced), stoppable=False):
+                self.unmoved = go_on(self._tools, self.quiesced)
+
+    def _must_go_on(self) -> None:
+        if found := go_on(self._tools, self.quiesced):
+            raise QuiesceFailed(found[0].reason.rstrip("."), hint=found[0].remedy)
 
     def relist(self) -> Tree:
         """List the tree again: its root and CUDA processes must be those that were looked at."""
@@ -195,6 +250,10 @@ class Taking:
 
     def _essential(self, process: Process) -> bool:
         return process.pid in self.cuda.first or process is self.sight.tree.root
+
+
+def _ranks(pids: tuple[int, ...]) -> str:
+    return f"{len(pids)} process{'es' * (len(pids) > 1)}"
 
 
 def _pids(pids: list[int]) -> str:

@@ -10,6 +10,7 @@ from uuid import uuid4
 from gpuckpt import __version__
 from gpuckpt.flow.sight.rules.gpu import GPU_NODE
 from gpuckpt.flow.taking.folders import folders
+from gpuckpt.flow.taking.needs import needs
 from gpuckpt.image.manifest import (
     BindingRecord,
     DumpOptions,
@@ -62,7 +63,7 @@ class Dumped:
     `inside` are the numbers that the tasks have in a pid namespace of their own, if they do.
     `first` are the driver's states before the dump, `threads` the driver's own threads, `read`
     gives one of CRIU's images whole, `opened` is what they say of open files, `carried` are the
-    files taken along.
+    files taken along, `quiesced` the processes that stand at a step.
     """
 
     sight: Sight
@@ -75,6 +76,7 @@ class Dumped:
     files: tuple[FileEntry, ...]
     opened: criuimage.OpenFiles
     carried: tuple[CarriedFile, ...]
+    quiesced: tuple[int, ...]
     read: Callable[[str], bytes]
     receipt: Receipt
     inside: Mapping[int, int] = field(default_factory=dict)
@@ -90,7 +92,12 @@ def manifest(tools: Toolbox, dumped: Dumped) -> Manifest:
     tasks = criuimage.read_pstree(dumped.read("pstree.img"))
     around = {pid: tools.proc.surroundings(pid) for pid in dumped.tree.pids}
     found = Manifest(
-        needs=_needs(dumped),
+        needs=needs(
+            cuda=bool(dumped.first),
+            parked=any(dumped.threads.values()),
+            stand_ins=sight.options.stand_ins is not None,
+            quiesced=bool(dumped.quiesced),
+        ),
         image_id=uuid4().hex,
         created=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         gpuckpt=__version__,
@@ -108,6 +115,7 @@ def manifest(tools: Toolbox, dumped: Dumped) -> Manifest:
         receipt=dumped.receipt,
         identity=_identity(sight),
         carried=dumped.carried,
+        quiesced=dumped.quiesced,
     )
     return renumbered(found, dumped.inside) if dumped.inside else found
 
@@ -137,18 +145,6 @@ def _nvidia(facts: NvidiaFacts | None, uses: tuple[GpuUse, ...]) -> NvidiaRecord
     return NvidiaRecord(
         driver=facts.driver, cuda=facts.cuda, gpus=facts.gpus, uses=uses, flavour=facts.flavour
     )
-
-
-def _needs(dumped: Dumped) -> tuple[str, ...]:
-    """Return what a restore must know of to bring this tree back."""
-    needs = ["criu-stream"]
-    if dumped.first:
-        needs.append("cuda-in-pages")
-    if any(dumped.threads.values()):
-        needs.append("cuda-parked")
-    if dumped.sight.options.stand_ins is not None:
-        needs.append("device-stand-ins")
-    return tuple(needs)
 
 
 def _process(

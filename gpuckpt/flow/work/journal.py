@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from gpuckpt.errors import GpuckptError
 
-
 FORMAT: Final = 1
 # a step is written to a file beside the entry; one this old was never finished
 HALF_WRITTEN_SECONDS: Final = 60.0
@@ -65,7 +64,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     driver's thread in each (one that was parked cannot be asked for it), `uses` what they held on
     each GPU, `stage` the folder that becomes the image. The processes of a restore are those it has
     made, once they are known; `pids` those it will make, `space` the process 1 of a pid namespace
-    made for them. `huge_pages` is what transparent huge pages were set to, if it changed that.
+    made for them, `huge_pages` what was set before, if changed; `quiesced`: some may wait.
     """
 
     format: int = FORMAT
@@ -84,6 +83,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     placed: tuple[Placed, ...] = ()
     space: ProcessRef | None = None
     stage: str = ""
+    quiesced: bool = False
     step: str = "opened"
     huge_pages: str = ""
 

@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from gpuckpt.flow.work.carriedtool import CarriedTool
     from gpuckpt.flow.work.gputool import CudaTool, NvidiaTool
     from gpuckpt.flow.work.proctool import ProcTool, SpacesTool
-    from gpuckpt.model import (
-        HostFacts,
-        Version,
-    )
+    from gpuckpt.model import HostFacts, Version
+    from gpuckpt.tools.cooperation import Rank
     from gpuckpt.tools.criurun import DumpRun, RestoreRun
     from gpuckpt.tools.destination import Place
     from gpuckpt.tools.diag import Connection
@@ -148,6 +146,28 @@ class CpusTool(Protocol):
         """Let a thread run on these CPUs alone, or on all; whether it got just these."""
 
 
+class RanksTool(Protocol):
+    """The processes of a job that cooperate; see gpuckpt.cooperate for what they agree on."""
+
+    def look(self, pids: Iterable[int]) -> tuple[Rank, ...]:
+        """Return those of the processes that cooperate, as they stand now."""
+
+    def ask(self, pids: Iterable[int]) -> None:
+        """Hold these processes; ProcessUnfit if another does, QuiesceFailed if one has gone."""
+
+    def target(self, step: int) -> None:
+        """Let those that are held stop at this step, and at no earlier one."""
+
+    def confirm(self, step: int) -> None:
+        """Decide that those that are held let go at this step, where all of them wait."""
+
+    def release(self, pids: Iterable[int]) -> None:
+        """Let these go on, whether they wait or have let go."""
+
+    def close(self) -> None:
+        """Hold nobody any more; who has not let go by now goes on."""
+
+
 class ShellTool(Protocol):
     """The user's own commands."""
 
@@ -172,6 +192,7 @@ class Toolbox:
     carried: CarriedTool
     net: NetTool
     cpus: CpusTool
+    ranks: RanksTool
     shell: ShellTool
     spaces: SpacesTool
     state_dir: Path

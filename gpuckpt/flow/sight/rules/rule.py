@@ -22,7 +22,8 @@ class DumpChoices:
 
     `ghost_limit` is the largest deleted file, in bytes, that may go into the image;
     `leave_running` that the job goes on after the dump; `ignore` names findings that shall not
-    stop it; `rehearsal` that this is all it is for.
+    stop it; `rehearsal` that this is all it is for; `quiesce` that processes which cooperate are
+    brought to rest first, `quiesced` that they are by now.
     """
 
     tcp: TcpPolicy = TcpPolicy.NONE
@@ -30,6 +31,8 @@ class DumpChoices:
     leave_running: bool = False
     ignore: frozenset[str] = frozenset()
     rehearsal: bool = False
+    quiesce: bool = False
+    quiesced: bool = False
 
 
 Rule = Callable[[DumpFacts, DumpChoices], Iterator[Finding]]
