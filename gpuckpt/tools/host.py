@@ -112,6 +112,14 @@ class Host:
         # Path.is_dir would raise where a folder above is closed to us
         return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)  # noqa: PTH112
 
+    def executes(self, folder: Path) -> bool:
+        """Whether programs may be started from a folder, or the nearest above it that is there."""
+        there = next((one for one in (folder, *folder.parents) if os.path.exists(one)), folder)  # noqa: PTH110
+        try:
+            return not os.statvfs(there).f_flag & os.ST_NOEXEC
+        except OSError:
+            return True
+
     def place(self, folder: Path) -> Place:
         """Return which filesystem a folder is on."""
         return place(folder, self._proc)

@@ -451,6 +451,10 @@ class _Host:
         del folder
         return True
 
+    def executes(self, folder: Path) -> bool:
+        del folder
+        return True
+
     def place(self, folder: Path) -> Place:
         return Place("ext4", str(folder), network=False, free_inodes=1_000_000)
 

@@ -68,6 +68,7 @@ class DumpFacts:
     taken: bool = False
     state_dir: Path | None = None
     state_writable: bool = True
+    state_executes: bool = True
     place: Place | None = None
     kin: Kin = Kin()  # noqa: RUF009 - frozen
     obstacles: tuple[Finding, ...] = ()
@@ -195,6 +196,7 @@ def gather(
         output=output,
         taken=output is not None and os.path.lexists(output),
         state_dir=tools.state_dir,
+        state_executes=tools.host.executes(tools.state_dir),
         state_writable=tools.host.writable(_existing(tools.state_dir)),
         place=place,
         kin=kin(tools, tree),

@@ -127,6 +127,7 @@ _HOST: Final[dict[str, type[GpuckptError]]] = {
     "memory-host": NoSpace,
     "space": NoSpace,
     "not-writable": NotWritable,
+    "state-noexec": HostUnfit,
     "image-exists": ImageExists,
 }
 

@@ -49,6 +49,9 @@ class HostTool(Protocol):
     def writable(self, folder: Path) -> bool:
         """Whether files can be made in a folder."""
 
+    def executes(self, folder: Path) -> bool:
+        """Whether programs may be started from a folder, or the nearest above it."""
+
     def place(self, folder: Path) -> Place:
         """Return which filesystem a folder is on."""
 

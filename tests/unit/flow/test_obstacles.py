@@ -147,10 +147,13 @@ def test_the_host_s_own_troubles() -> None:
         output=Path("/ckpt/image"),
         state_dir=Path("/var/lib/x"),
         state_writable=False,
+        state_executes=False,
         place=Place("nfs4", "/ckpt", network=True, free_inodes=10),
     )
     found = {one.id: one for one in judge_dump(known, DumpChoices())}
-    assert set(found) == {"image-exists", "inodes", "not-writable", "destination-network"}
+    wanted = {"image-exists", "inodes", "not-writable", "destination-network", "state-noexec"}
+    assert set(found) == wanted
+    assert "mounted noexec" in found["state-noexec"].reason
     assert not found["destination-network"].blocks
     error = refusal([found["image-exists"]])
     assert isinstance(error, ImageExists)

@@ -171,6 +171,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
         "python-packages",
         "without torch-2.9.0, with torch-2.8.0",
     ),
+    "noexec": ({}, {"no_programs": "/var/lib/gpuckpt"}, "!state-noexec", "noexec"),
     "ram": ({}, host(memory_available=GIB), "!memory-host", "GPU bytes"),
     "huge": (root(huge_pages=4 << 20), host(huge_pages_free=2 << 20), "!huge-pages", "4.0 MiB"),
     "gpu": (

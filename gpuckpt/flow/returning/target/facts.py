@@ -49,7 +49,8 @@ class TargetFacts:
     that look like it. `others` are restores going on now. `gpu_short` has the GPUs
     with too little memory: the bytes needed, and who holds it, in words. `gpus` says which GPU
     goes where: planned once, with what --gpu-map `asked`. `stays`: gpuckpt will be
-    the parent of the job to its end, `apart`: it gets a pid namespace of its own. `carried` tells
+    the parent of the job to its end, `apart`: it gets a pid namespace of its own. `no_programs`
+    is the state directory if none may be started from it. `carried` tells
     how the files that the image carries stand here, `rooms` how many bytes their folders take, None
     if not even names.
     """
@@ -78,6 +79,7 @@ class TargetFacts:
     others: tuple[Entry, ...] = ()
     stays: bool = False
     apart: bool = False
+    no_programs: str = ""
     carried: tuple[Standing, ...] = ()
     rooms: Mapping[str, int | None] = field(default_factory=dict)
     asked: tuple[tuple[str, str], ...] = ()
@@ -133,6 +135,7 @@ def gather(
         stays=stays,
         asked=gpu_map,
         apart=apart,
+        no_programs="" if tools.host.executes(tools.state_dir) else str(tools.state_dir),
         carried=stand,
         rooms={
             folder: tools.carried.room(made_in(tools, manifest, folder))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.flow.returning.target.standing import State
+from gpuckpt.flow.sight.rules.room import no_programs
 from gpuckpt.flow.sight.rules.rule import size
 from gpuckpt.model import blocker
 
@@ -45,6 +46,12 @@ def carried_bytes(facts: TargetFacts) -> int:
     return sum(one.file.bytes for one in facts.carried if one.file.memory and one.state in made)
 
 
+def state_noexec(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
+    """As at a dump: CRIU asks by a script whether the tasks may run."""
+    if facts.no_programs:
+        yield no_programs(facts.no_programs)
+
+
 def huge_pages(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
     """Pages of a pool can be had only if the pool has them; CRIU's ENOMEM does not say so."""
     need = max((one.huge_pages for one in manifest.tree), default=0)
@@ -71,4 +78,4 @@ def memory_gpu(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
             )
 
 
-RULES: Final[tuple[Rule, ...]] = (memory_host, huge_pages, memory_gpu)
+RULES: Final[tuple[Rule, ...]] = (state_noexec, memory_host, huge_pages, memory_gpu)

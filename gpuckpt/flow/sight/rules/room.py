@@ -107,6 +107,23 @@ def state_dir(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
         )
 
 
+def state_noexec(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """CRIU starts our hook from there, and would fail when the GPU's state is away."""
+    if not facts.state_executes:
+        yield no_programs(facts.state_dir)
+
+
+def no_programs(state_dir: object) -> Finding:
+    """Return that the state directory lies where no program may be started."""
+    return blocker(
+        "state-noexec",
+        str(state_dir),
+        "The state directory lies on a file system that is mounted noexec, and CRIU starts a "
+        "script from there.",
+        "Name another one in GPUCKPT_STATE_DIR, or mount it with exec.",
+    )
+
+
 def destination(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
     """The image is made beside its final name: the folder must be there and take files."""
     if facts.destination is not None and not facts.writable:
@@ -126,4 +143,5 @@ RULES: Final[tuple[Rule, ...]] = (
     inodes,
     network_destination,
     state_dir,
+    state_noexec,
 )
