@@ -110,7 +110,7 @@ class Point:
     def _agreed(self, step: int) -> bool:
         """Wait until all have arrived at this step, or until it is not to be this one."""
         words = self._words
-        leader = _Leader(words, self._fd)
+        leader = _Leader(words)
         try:
             while True:
                 # in this order: what is read after the asker's end is final, and a target that
@@ -159,36 +159,36 @@ class Point:
 
 
 class _Leader:
-    """The page with the decision, as one process sees it."""
+    """The page with the decision, as one process sees it; `known`: it does."""
 
-    def __init__(self, words: Any, fd: int) -> None:  # noqa: ANN401 - a memoryview, or a test's
+    def __init__(self, words: Any) -> None:  # noqa: ANN401 - a memoryview, or a test's
         self._words = words
-        self._fd = self._opened = -1
-        if words[W_LEADER] == os.getpid():
-            self._fd = fd
-        elif words[W_LEADER]:
-            path = f"/proc/{words[W_LEADER]}/fd/{words[W_LEADER_FD]}"
-            try:
-                if os.readlink(path).startswith("/memfd:" + NAME):  # noqa: PTH115
-                    self._fd = self._opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            except OSError:
-                return
-
-    @property
-    def known(self) -> bool:
-        """Whether it can be looked at."""
-        return self._fd >= 0
+        self._fd = -1
+        self.known = bool(words[W_LEADER] == os.getpid())
+        if self.known or not words[W_LEADER]:
+            return
+        path = f"/proc/{words[W_LEADER]}/fd/{words[W_LEADER_FD]}"
+        try:
+            if os.readlink(path).startswith("/memfd:" + NAME):  # noqa: PTH115
+                self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return
+        # the /proc of another pid namespace shows another process by this number
+        self.known = self._fd >= 0 and self._read(W_OWNER) == words[W_LEADER]
 
     def confirmed(self) -> int:
         """Return the step that is confirmed; who cannot look there is told in its own page."""
-        if not self.known:
-            return int(self._words[W_CONFIRMED])
-        return int.from_bytes(os.pread(self._fd, 8, 8 * W_CONFIRMED), "little")
+        if self.known and self._fd >= 0:
+            return self._read(W_CONFIRMED)
+        return int(self._words[W_CONFIRMED])
 
     def close(self) -> None:
         """Hold it no longer: it is not to be dumped twice."""
-        if self._opened >= 0:
-            os.close(self._opened)
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def _read(self, word: int) -> int:
+        return int.from_bytes(os.pread(self._fd, 8, 8 * word), "little")
 
 
 def _closer(point: weakref.ref[Point]) -> Callable[[], None]:

@@ -243,7 +243,7 @@ def gpuckpt(world: World, then: str) -> None:
 
 
 def turning(world: World) -> Any:
-    leader: Callable[[Any, int], Leader] = lambda _words, _fd: Leader(world)  # noqa: E731
+    leader: Callable[[Any], Leader] = lambda _words: Leader(world)  # noqa: E731
     return (
         mock.patch.object(cooperate, "_Leader", leader),
         mock.patch.object(cooperate.time, "sleep", world.baton.turn),

@@ -126,3 +126,16 @@ def test_killed_at_rest(place: Field) -> None:
     assert place.gpuckpt("repair").code == 0
     goes_on(place)
     assert_nothing_was_lost(place)
+
+
+def test_in_a_pid_namespace(place: Field) -> None:
+    """What each calls itself is another number there, and they find each other all the same."""
+    child = pair(place)
+    image = place.dump(child, "--quiesce")
+    root = place.restore(image, "--pid-namespace")
+    goes_on(place)
+    again = place.folder / "again"
+    stays = place.gpuckpt("dump", root, "-o", again, "--quiesce", "--leave-running").result
+    assert child.pid in stays["quiesced"]
+    goes_on(place)
+    assert_nothing_was_lost(place)

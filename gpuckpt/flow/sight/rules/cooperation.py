@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from gpuckpt.flow.sight.rules.ranks import communicators
 from gpuckpt.model import Severity, blocker
 
 if TYPE_CHECKING:
@@ -17,10 +18,7 @@ if TYPE_CHECKING:
     from gpuckpt.flow.sight.facts import DumpFacts
     from gpuckpt.flow.sight.rules.rule import DumpChoices, Rule
     from gpuckpt.model import Finding
-    from gpuckpt.tools.look import Task
 
-# PyTorch has them as long as it has an NCCL group; the library stays mapped without one
-_GROUP_THREADS: Final = ("pt_nccl_watchdg", "pt_nccl_heartbt")
 _PASSING: Final = frozenset(
     {
         "cuda-ipc",
@@ -45,6 +43,7 @@ _PASSING: Final = frozenset(
         "unix-waiting",
     }
 )
+# warnings for want of signs: at rest the want is what was asked for
 _OF_GROUPS: Final = frozenset({"nccl", "heartbeat"})
 
 
@@ -66,12 +65,13 @@ def group_alone(facts: DumpFacts, choices: DumpChoices) -> Iterator[Finding]:
     """One rank that keeps its group keeps the others from letting go of theirs."""
     if not (choices.quiesce and facts.cooperating):
         return
+    signs = communicators(facts)
     for task in facts.look.tasks:
-        if _has_group(task) and not task.cooperates:
+        if (sign := signs.get(task.process.pid)) and not task.cooperates:
             yield blocker(
                 "rank-uncooperative",
                 task.process.command,
-                "It has a living NCCL group and cannot be brought to rest, as other ranks can.",
+                f"It talks by NCCL ({sign}) and cannot be brought to rest, as other ranks can.",
                 "Let every rank make its cooperate.Point.",
                 task.process.pid,
             )
@@ -82,8 +82,7 @@ def adjusted(one: Finding, facts: DumpFacts, choices: DumpChoices) -> Finding | 
     if one.pid not in facts.cooperating:
         return one
     if choices.quiesced:
-        living = any(_has_group(task) for task in facts.look.tasks)
-        return one if living or one.id not in _OF_GROUPS else None
+        return None if one.id in _OF_GROUPS and not one.blocks else one
     if choices.quiesce:
         if one.id not in _PASSING:
             return one
@@ -92,10 +91,6 @@ def adjusted(one: Finding, facts: DumpFacts, choices: DumpChoices) -> Finding | 
     if one.id == "nccl":
         return replace(one, remedy=f"Dump it with --quiesce, its ranks cooperate. {one.remedy}")
     return one
-
-
-def _has_group(task: Task) -> bool:
-    return not task.thread_names.isdisjoint(_GROUP_THREADS)
 
 
 RULES: Final[tuple[Rule, ...]] = (no_cooperation, group_alone)

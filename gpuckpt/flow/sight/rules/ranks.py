@@ -46,7 +46,7 @@ _SPEED: Final = 1 << 30
 
 def nccl(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
     """With most settings NCCL maps memory of other ranks' GPUs, which no restore brings back."""
-    signs = _signs(facts)
+    signs = communicators(facts)
     ranks = [task for task in _cuda(facts) if task.process.pid in signs or _of(task)[0] > 1]
     missing = sorted({name for task in ranks for name in _missing(task)})
     if len(ranks) < 2 or not missing:  # noqa: PLR2004 - one rank alone has nobody to map
@@ -89,7 +89,7 @@ def _nothing_seen(ranks: list[Task]) -> str:
     )
 
 
-def _signs(facts: DumpFacts) -> dict[int, str]:
+def communicators(facts: DumpFacts) -> dict[int, str]:
     """Return by which sign each process shows that it has a communicator of NCCL."""
     sockets = {pid: name for pid, name in facts.look.bound if _SOCKET.match(name)}
     found: dict[int, str] = {}
@@ -172,7 +172,7 @@ def _where(task: Task, ranks: set[int]) -> str:
 
 def heartbeat(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
     """PyTorch's monitor aborts a job whose ranks it has not heard for a while."""
-    signs = _signs(facts)
+    signs = communicators(facts)
     ranks = [task for task in _cuda(facts) if task.process.pid in signs]
     pause = facts.gpu_bytes / _SPEED + facts.image_bytes / _SPEED
     for task in ranks if len(ranks) > 1 else ():
