@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gpuckpt.tools.cuda import Cuda
     from tests.gpu.job import Job
     from tests.gpu.stage import Stage
+    from tests.gpu.tree import Tree
 
     Start = Callable[..., Job]
 
@@ -38,6 +39,18 @@ def grown(before: tuple[int, int]) -> tuple[int, int]:
     """Return how many MiB more are in use now."""
     now = used()
     return now[0] - before[0], now[1] - before[1]
+
+
+def held_by(tree: Tree) -> tuple[int, int]:
+    """Return how many MiB of GPU 0 and 1 a tree's processes hold."""
+    nvidia = Nvidia()
+    facts, uses = nvidia.facts(), nvidia.uses(tree.cuda_pids())
+    nvidia.close()
+    assert facts is not None
+    first, second = (
+        sum(use.bytes for use in uses if use.uuid == gpu.uuid) // MIB for gpu in facts.gpus[:2]
+    )
+    return first, second
 
 
 def test_one_process_on_both_gpus(stage: Stage) -> None:
@@ -71,16 +84,17 @@ def test_one_process_on_both_gpus(stage: Stage) -> None:
 
 def test_a_job_moves_to_the_other_gpu(stage: Stage) -> None:
     """Its process never sees more than one GPU in use, and then it is the other one."""
-    before = used()
     tree = stage.tree(script("ballast.py", stage.place() / "ballast.log", 2))
     tree.began(1)
-    assert grown(before)[0] > 2000
+    first, second = held_by(tree)
+    assert first > 2000
+    assert second == 0
     stage.dump(tree)
     result = stage.restore(tree, *SWAP)
     assert "gpu-elsewhere" not in {one["id"] for one in result["findings"]}
     tree.goes_on()
-    first, second = grown(before)
-    assert first < 300
+    first, second = held_by(tree)
+    assert first == 0
     assert second > 2000
 
 
