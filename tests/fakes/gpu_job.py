@@ -2,6 +2,7 @@
 
 It holds DEVICE open and counts; the fake cuda-checkpoint makes it close DEVICE (SIGUSR1) and open
 it again (SIGUSR2). Without DEVICE it does not count, as a process does not whose CUDA calls block.
+With GPU_JOB_COOPERATE in the environment it can be brought to rest after every count.
 """
 
 from __future__ import annotations
@@ -10,6 +11,10 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[2]))
+from gpuckpt import cooperate
 
 
 def main() -> None:
@@ -28,12 +33,16 @@ def main() -> None:
     signal.signal(signal.SIGUSR1, close)
     signal.signal(signal.SIGUSR2, reopen)
     reopen()
+    asked = os.environ.get("GPU_JOB_COOPERATE")
+    point = cooperate.Point(lambda: None, lambda: None) if asked else None
     out = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     number = 0
     while len(ballast) >= 0:
         if held:
             number += 1
             os.write(out, f"tick {number}\n".encode())
+            if point is not None and point.here():
+                os.write(out, f"rested, device {'open' if held else 'away'}\n".encode())
         time.sleep(0.05)
 
 

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 from tests.root.harness import lines_of, wait_for
 
 if TYPE_CHECKING:
+    import pytest
+
+    from tests.root.fake_gpu import Stage
     from tests.root.harness import Field
 
 FACTOR, PRIME = 31, (1 << 61) - 1
@@ -139,3 +142,24 @@ def test_in_a_pid_namespace(place: Field) -> None:
     assert child.pid in stays["quiesced"]
     goes_on(place)
     assert_nothing_was_lost(place)
+
+
+def test_ranks_with_their_gpu_state_away(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They go on only when the driver has given their state back."""
+    monkeypatch.setenv("GPU_JOB_COOPERATE", "1")
+    launcher, pids = stage.start_ranks(2)
+    logs = [stage.log.with_name(f"{stage.log.name}.{rank}") for rank in range(2)]
+    image = stage.place.folder / "image"
+    dumped = stage.gpuckpt("dump", launcher.pid, "-o", image, "--quiesce").result
+    assert sorted(dumped["quiesced"]) == sorted(pids)
+    phases = [one["name"] for one in dumped["receipt"]["phases"]]
+    assert phases.index("quiesce") < phases.index("lock") < phases.index("gpu-out")
+    steps = {log.read_text().splitlines()[-1] for log in logs}
+    assert len(steps) == 1, "they did not stop at the same step"
+    restored = stage.gpuckpt("restore", image, "--settle", "0.2").result
+    stage.place.restored += restored["pids"]
+    phases = [one["name"] for one in restored["receipt"]["phases"]]
+    assert phases.index("gpu-in") < phases.index("resume") < phases.index("verify")
+    for log in logs:
+        wait_for("it rested and goes on", lambda log=log: "rested" in log.read_text())
+        assert "rested, device open" in lines_of(log)

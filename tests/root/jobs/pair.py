@@ -15,6 +15,7 @@ import sys
 import time
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[3]))
 from gpuckpt import cooperate
 
 PAUSE = 0.005
