@@ -17,7 +17,7 @@ from gpuckpt.cli import values
 from gpuckpt.cli.context import Application
 from gpuckpt.cli.options import option
 from gpuckpt.cli.page import Outcome, Page, Paragraph, Tone
-from gpuckpt.errors import UsageError
+from gpuckpt.errors import NotWritable, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,13 +40,14 @@ Profile = Annotated[
     ),
 ]
 JobLog = Annotated[
-    Path | None,
+    str | None,
     option(
         "--log",
         metavar="PATH",
-        help="File for the job's output, or a folder for stdout.log and stderr.log. "
+        help="File for the job's output, or a folder for stdout.log and stderr.log; one with / at "
+        "its end is made. "
         "Default: where stdout goes if that is a file, else a new file in the current folder.",
-        parser=values.path("--log"),
+        parser=values.log,
     ),
 ]
 IoUring = Annotated[
@@ -110,23 +111,36 @@ def _tell_cost(app: Application, profile: str) -> None:
     app.reporter.note(f"what it costs: {chosen.cost}")
 
 
-def _streams(program: str, log: Path | None) -> tuple[tuple[Path, Path], bool]:
+def _streams(program: str, log: str | None) -> tuple[tuple[Path, Path], bool]:
     """Return the files for stdout and stderr, and whether they are our own stdout's.
 
     As with nohup, output that goes to a file already stays there; a folder gets one file each.
     """
     from gpuckpt.tools.launcher import share_own_file
 
-    if log is not None and log.is_dir():
-        return (log / "stdout.log", log / "stderr.log"), False
     if log is not None:
-        return (log, log), False
+        return _named(log), False
     out = share_own_file(sys.stdout.fileno())
     if out is not None:
         return (out, share_own_file(sys.stderr.fileno()) or out), True
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(program).name).strip("-.") or "job"
     path = values.path("--log")(f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{os.getpid()}.log")
     return (path, path), False
+
+
+def _named(log: str) -> tuple[Path, Path]:
+    """Return the files in a folder, which a slash makes, or twice the file that was named."""
+    path = Path(log)
+    if log.endswith("/"):
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as why:
+            raise NotWritable(
+                f"{why.filename}: {why.strerror}", hint="Choose another --log."
+            ) from why
+    if path.is_dir():
+        return path / "stdout.log", path / "stderr.log"
+    return path, path
 
 
 def _echo(app: Application) -> Callable[[int, bytes], None]:

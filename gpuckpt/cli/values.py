@@ -106,12 +106,12 @@ def choice(option: str, allowed: Iterable[str]) -> Callable[[str], str]:
     return read
 
 
-def path(option: str) -> Callable[[str], Path]:
+def path(option: str, what: str = "the path of an image folder") -> Callable[[str], Path]:
     """Return a reader of paths; the path is made absolute, links are left alone."""
 
     def read(text: str) -> Path:
         if not text.strip() or "\0" in text:
-            raise refuse(option, "the path is empty", "Give the path of an image folder.")
+            raise refuse(option, "the path is empty", f"Give {what}.")
         try:
             return Path(os.path.abspath(text))  # noqa: PTH100 - Path.absolute keeps `..`
         except FileNotFoundError:
@@ -119,6 +119,12 @@ def path(option: str) -> Callable[[str], Path]:
             raise refuse(option, "the current folder was removed", hint) from None
 
     return read
+
+
+def log(text: str) -> str:
+    """Read where a job's output goes; a slash at its end says that it is a folder, and stays."""
+    found = path("--log", "the path of a file or folder for the job's output")(text)
+    return f"{found}/" if text.endswith("/") else str(found)
 
 
 def folder(option: str) -> Callable[[str], Path]:
