@@ -26,6 +26,7 @@ KEPT = 200
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
     """The last restore of one image on this host; the start times are those of the new tree.
 
+    `copies` are processes of earlier restores that ran still: in pid namespaces there may be many.
     `files` are device and inode of what the image carries, as they are since.
     """
 
@@ -35,6 +36,12 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str
     processes: tuple[ProcessRef, ...]
     files: tuple[tuple[int, int], ...] = ()
+    copies: tuple[ProcessRef, ...] = ()
+
+    @property
+    def known(self) -> tuple[ProcessRef, ...]:
+        """All processes that may be this job."""
+        return self.processes + self.copies
 
 
 class Ledger:
@@ -88,13 +95,18 @@ def remember(
 ) -> None:
     """Write down which processes an image has become, for the next who wants to restore it."""
     now = (tools.proc.process(pid) for pid in pids)
-    Ledger(tools.state_dir).add(
+    ledger = Ledger(tools.state_dir)
+    boot_id = tools.host.facts().boot_id
+    before = ledger.last(image.manifest.image_id)
+    known = before.known if before is not None and before.boot_id == boot_id else ()
+    ledger.add(
         Restored(
             image_id=image.manifest.image_id,
             image=str(image.path),
             at=started,
-            boot_id=tools.host.facts().boot_id,
+            boot_id=boot_id,
             processes=tuple(one.ref for one in now if one is not None),
             files=files,
+            copies=tuple(one for one in known if tools.proc.alive(one)),
         )
     )

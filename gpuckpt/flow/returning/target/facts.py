@@ -222,7 +222,7 @@ def _running(
     if manifest.host.boot_id == boot_id:
         known |= {(one.host_pid or one.pid, one.start_time) for one in manifest.tree}
     if restored is not None and restored.boot_id == boot_id:
-        known |= {(ref.pid, ref.start_time) for ref in restored.processes}
+        known |= {(ref.pid, ref.start_time) for ref in restored.known}
     pids = sorted({pid for pid, _ in known})
     now = ((one.pid, one.ref.start_time) for one in processes(tools, pids) if not one.zombie)
     return frozenset(pid for pid, started in now if (pid, started) in known)

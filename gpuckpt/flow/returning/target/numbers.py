@@ -91,11 +91,12 @@ def running(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
     if not facts.running:
         return
     pids = sorted(facts.running)
-    again = facts.restored is not None and any(
-        ref.pid in facts.running for ref in facts.restored.processes
-    )
-    if again and facts.restored is not None:
-        reason = f"This very job was restored here at {facts.restored.at} and runs: process "
+    before = facts.restored
+    again = before is not None and any(ref.pid in facts.running for ref in before.known)
+    if again and before is not None:
+        last = any(ref.pid in facts.running for ref in before.processes)
+        when = f"at {before.at}" if last else "before"
+        reason = f"This very job was restored here {when} and runs: process "
     else:
         reason = "The job that was dumped still runs here: process "
     if facts.apart:
