@@ -35,7 +35,8 @@ def wishes(
     pairs: list[tuple[Gpu, Gpu]] = []
     wrong: list[Finding] = []
     for before, now in asked:
-        wrong += [*_unclear(old, before, "the image"), *_unclear(new, now, "this host")]
+        wrong += _unclear(old, before, "the image")
+        wrong += _unclear(new, now, "this host") if old else ()
         here, there = named(old, before), named(new, now)
         if len(here) == 1 and len(there) == 1:
             pairs.append((here[0], there[0]))
@@ -49,7 +50,17 @@ def _unclear(gpus: tuple[Gpu, ...], word: str, where: str) -> Iterator[Finding]:
     found = named(gpus, word)
     if len(found) == 1:
         return
-    known = ", ".join(f"{gpu.index} {gpu.uuid}" for gpu in found or gpus) or "none at all"
+    if not gpus:
+        yield blocker(
+            "gpu-map-unknown",
+            f"--gpu-map {word}",
+            f"{where.capitalize()} has no GPU.",
+            "Leave --gpu-map out: the job comes back without."
+            if where == "the image"
+            else "Restore on a host that has one.",
+        )
+        return
+    known = ", ".join(f"{gpu.index} {gpu.uuid}" for gpu in found or gpus)
     reason = f"More than one GPU of {where} begins with {word}: {known}."
     if not found:
         reason = f"There is no GPU {word} in {where}; there is {known}."

@@ -15,11 +15,13 @@ from gpuckpt.flow.dump import dump
 from gpuckpt.flow.preview import preview
 from gpuckpt.flow.request import DumpRequest, RestoreRequest
 from gpuckpt.flow.restore import restore
+from gpuckpt.flow.returning.ledger import remember
 from gpuckpt.flow.returning.target.facts import gather
 from gpuckpt.flow.returning.target.judge import PATIENCE, judge, refusal, wait_for_room
 from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.flow.work.journal import Entry, Journal
 from gpuckpt.image.outside import ConnectionRecord, ListenerRecord
+from gpuckpt.image.store import Image
 from gpuckpt.model import TcpPolicy
 from gpuckpt.tools.diag import Connection
 from gpuckpt.tools.net import PortState
@@ -97,6 +99,19 @@ def test_connections_that_are_no_remains_are_left_alone(
         said, (left,) = forget(tmp_path, remains, stubborn=stubborn)
         assert (left.id, left.blocks) == ("port-lingering", True)
         assert "at most" in said[0]
+
+
+def test_one_connection_is_told_once(tmp_path: Path) -> None:
+    """Both ends of one that is open, and all that were closed."""
+    fake = FakeHost()
+    here, there = ("127.0.0.1", PORT), ("127.0.0.1", 9)
+    ends = (here + there, there + here)
+    fake.remains = [*(Connection(one, 1, 5, 0, (2, b"key")) for one in ends), closed(), closed(5)]
+    manifest = listening()
+    found = judge(manifest, gather(fake.toolbox(tmp_path), manifest))
+    told = [one for one in found if one.id in {"connection-taken", "port-lingering"}]
+    assert [one.id for one in told] == ["connection-taken", "port-lingering"]
+    assert told[1].reason.startswith("2 connections between ends that the job had")
 
 
 def test_what_does_not_pass_in_its_time_is_refused(
@@ -199,6 +214,22 @@ def test_a_second_restore_knows_of_the_first(dumped: tuple[Path, FakeHost], tmp_
     seen = preview(tools, image)
     assert seen.error is None
     assert "restored-before" in [one.id for one in seen.findings]
+
+
+def test_copies_of_earlier_restores_are_known_while_they_run(
+    dumped: tuple[Path, FakeHost], tmp_path: Path
+) -> None:
+    """The last copy has ended; the one before, in a pid namespace of its own, runs."""
+    image, host = dumped
+    tools = host.toolbox(tmp_path / "state")
+    opened = Image.open(image)
+    earlier, later = process(7001), process(7002)
+    host.processes |= {7001: earlier, 7002: later}
+    for one in (earlier, later):
+        remember(tools, opened, "2026-01-01T00:00:00Z", (one.pid,), ())
+    del host.processes[7002]
+    (found,) = [one for one in preview(tools, image).findings if one.id == "job-runs"]
+    assert found.reason == "This very job was restored here before and runs: process 7001."
 
 
 def test_another_restore_is_named(dumped: tuple[Path, FakeHost], tmp_path: Path) -> None:

@@ -165,6 +165,10 @@ def test_names_that_make_no_sense() -> None:
     other = gates(manifest, here, ("0", "GPU-ffff"))["gpu-map-unknown"]
     assert "in this host" in other.reason
     assert "4 GPUs" not in other.reason
+    bare = gates(manifest, (), ("0", "1"))["gpu-map-unknown"]
+    assert (bare.object, bare.reason) == ("--gpu-map 1", "This host has no GPU.")
+    none = gates(image((), {}), here, ("0", "1"))["gpu-map-unknown"]
+    assert (none.object, none.reason) == ("--gpu-map 0", "The image has no GPU.")
     assert set(gates(manifest, here, ("GPU-00aa", "0"))) == {"gpu-map-unclear"}
     twice = gates(manifest, here, ("0", "2"), ("1", uuid("a", 2)))["gpu-map-twice"]
     assert "GPU 2 is to take two GPUs" in twice.reason

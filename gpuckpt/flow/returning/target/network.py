@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpuckpt.flow.returning.target.ports import SeenPort
     from gpuckpt.image.manifest import Manifest
     from gpuckpt.model import Finding
+    from gpuckpt.tools.diag import Connection
 
 
 def ports(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
@@ -58,27 +59,37 @@ def _lingering(seen: SeenPort) -> Finding:
 
 def same_ends(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
     """The very connection of the job is here: of an earlier copy of it, or of somebody else."""
+    open_ones = [one for one in facts.remains if one.inode or one.state not in NAMES]
+    both = {one.ends for one in open_ones}
+    for one in open_ones:
+        back = one.ends[2:] + one.ends[:2]
+        if back in both and back < one.ends:  # both of its ends are here: told once
+            continue
+        who = facts.talkers.get(one.ends[1])
+        yield blocker(
+            "connection-taken",
+            _between(one),
+            "A connection between the ends that one of the job's had is open here, "
+            f"{'by whom cannot be seen' if who is None else 'by ' + name(who)}.",
+            "End what has it and retry.",
+            None if who is None else who.pid,
+        )
     ports = {one.listener.port for one in facts.ports if one.state is PortState.LINGERING}
-    for one in facts.remains:
-        near, far = (f"{address}:{port}" for address, port in (one.ends[:2], one.ends[2:]))
-        place = f"tcp {near} - {far}"
-        if one.inode or one.state not in NAMES:
-            who = facts.talkers.get(one.ends[1])
-            yield blocker(
-                "connection-taken",
-                place,
-                "A connection between the ends that one of the job's had is open here, "
-                f"{'by whom cannot be seen' if who is None else 'by ' + name(who)}.",
-                "End what has it and retry.",
-                None if who is None else who.pid,
-            )
-        elif one.ends[1] not in ports:
-            yield warning(
-                "port-lingering",
-                place,
-                f"A connection between the same ends was closed a moment ago ({NAMES[one.state]}).",
-                "Nothing to do: a restore has the kernel forget it, or waits for that.",
-            )
+    closed = [one for one in facts.remains if one not in open_ones and one.ends[1] not in ports]
+    if closed:
+        was = "A connection" if len(closed) == 1 else f"{len(closed)} connections"
+        states = ", ".join(sorted({NAMES[one.state] for one in closed}))
+        yield warning(
+            "port-lingering",
+            _between(closed[0]),
+            f"{was} between ends that the job had closed a moment ago ({states}).",
+            "Nothing to do: a restore has the kernel forget that, or waits for it.",
+        )
+
+
+def _between(one: Connection) -> str:
+    near, far = (f"{address}:{port}" for address, port in (one.ends[:2], one.ends[2:]))
+    return f"tcp {near} - {far}"
 
 
 def _no_address(address: str, place: str) -> Finding:
