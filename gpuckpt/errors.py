@@ -305,6 +305,7 @@ class NotAnImage(ImageError):
     """There is no image at this place."""
 
     name = "not_an_image"
+    default_hint = "Name the folder that `gpuckpt dump` has made: there is a manifest.json in it."
 
 
 class ImageUnsupported(ImageError):

@@ -24,7 +24,7 @@ from gpuckpt.cli.suggest import pids_and_images
 from gpuckpt.model import TcpPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from gpuckpt.cli.page import Block
     from gpuckpt.flow.outlook import Outlook, Row
@@ -69,13 +69,10 @@ def plan(
     manifest alone. Nothing is touched. The exit status is 0 if it would be begun, otherwise that
     of its refusal.
     """
-    if not target.isdecimal():
-        return _of_image(app, target, gpu_map)
-    from gpuckpt.flow.outlook import outlook
     from gpuckpt.flow.request import DumpRequest
 
     request = DumpRequest(
-        pid=int(target),
+        pid=int(target) if target.isdecimal() else 0,
         output=output,
         leave_running=leave_running,
         tcp=TcpPolicy(tcp),
@@ -84,7 +81,20 @@ def plan(
         ignore=frozenset(ignore or ()),
         quiesce=quiesce,
     )
+    if not target.isdecimal():
+        _tell_idle(app, "a restore", [word for word in _options(request) if word[0] == "-"])
+        return _of_image(app, target, gpu_map)
+    from gpuckpt.flow.outlook import outlook
+
+    _tell_idle(app, "a dump", ["--gpu-map"] if gpu_map else [])
     return app.show(outcome(outlook(app.tools, request, app.reporter)))
+
+
+def _tell_idle(app: Application, of: str, options: Iterable[str]) -> None:
+    """Name options of the other kind of plan; no reason to stop: the environment may set them."""
+    told = " and ".join(dict.fromkeys(options))
+    if told:
+        app.reporter.note(f"{told}: no part of the plan of {of}")
 
 
 def _of_image(app: Application, target: str, gpu_map: str | None) -> int:

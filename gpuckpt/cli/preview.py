@@ -22,15 +22,9 @@ def outcome(seen: Preview, force: Iterable[str] = (), gpu_map: str | None = None
         blocks.append(Findings(seen.findings))
     if seen.error is not None:
         blocks.append(Fields((("error", f"{seen.error.name}, exit {seen.error.exit_code}"),)))
-    verb = "restore" if seen.error is None else "plan"
-    gates = (word for gate in sorted(force) for word in ("--force-gate", gate))
     if seen.thp:
         blocks.append(Fields((("faster", describe.THP),)))
-    options = ["--gpu-map", gpu_map] if gpu_map else []
-    if verb == "restore":
-        options += ["--pid-namespace"] if seen.facts.apart else []
-        options += [*gates, *(["--thp"] if seen.thp else [])]
-    blocks.append(Next((describe.command_line("gpuckpt", verb, str(seen.path), *options),)))
+    blocks.append(Next((_following(seen, force, gpu_map),)))
     return Outcome(
         payload={
             "target": "image",
@@ -55,6 +49,21 @@ def outcome(seen: Preview, force: Iterable[str] = (), gpu_map: str | None = None
         quiet="\n".join(dict.fromkeys(one.id for one in seen.findings if one.blocks)),
         error=seen.error,
     )
+
+
+def _following(seen: Preview, force: Iterable[str], gpu_map: str | None) -> str:
+    """Return the restore with the options that were asked about, or this page again."""
+    options = ["--gpu-map", gpu_map] if gpu_map else []
+    asked = ["--pid-namespace"] if seen.facts.apart else []
+    asked += [word for gate in sorted(force) for word in ("--force-gate", gate)]
+    verb = "restore"
+    if seen.error is None:
+        asked += ["--thp"] if seen.thp else []
+    elif asked:
+        asked += ["--plan"]
+    else:
+        verb = "plan"
+    return describe.command_line("gpuckpt", verb, str(seen.path), *options, *asked)
 
 
 def _verdict(seen: Preview) -> str:

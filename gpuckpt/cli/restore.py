@@ -147,7 +147,7 @@ def outcome(result: RestoreResult, job_exit: int | None = None) -> Outcome:
         ("took", units.seconds(result.receipt.seconds)),
     ]
     if result.progress:
-        said = {"ran": "has used CPU time since", "idle": "has slept since: it may be waiting"}
+        said = {"ran": "uses CPU time again", "idle": "only sleeps so far: it may be waiting"}
         rows.append(("progress", said[result.progress]))
     rows += [("gpu", f"{old} is now {new}") for old, new in result.gpu_map.items() if old != new]
     warnings = (Findings(result.findings),) if result.findings else ()

@@ -9,6 +9,7 @@ import pytest
 
 from gpuckpt.cli import preview
 from gpuckpt.cli.page import Findings, Next
+from gpuckpt.errors import NotAnImage
 from gpuckpt.events import Silent
 from gpuckpt.flow.dump import dump
 from gpuckpt.flow.preview import preview as look
@@ -52,3 +53,10 @@ def test_bad_news_has_the_exit_status_of_the_restore(seen: Preview, tmp_path: Pa
     told = replace(seen, error=found.error)
     (following,) = [one for one in preview.outcome(told).page.blocks if isinstance(one, Next)]
     assert following.commands == (f"gpuckpt plan {seen.path}",)
+
+
+def test_the_page_can_be_asked_again_as_it_was(seen: Preview) -> None:
+    """Only restore --plan takes the options that plan does not have."""
+    apart = replace(seen, facts=replace(seen.facts, apart=True), error=NotAnImage("stopped"))
+    (following,) = [one for one in preview.outcome(apart).page.blocks if isinstance(one, Next)]
+    assert following.commands == (f"gpuckpt restore {seen.path} --pid-namespace --plan",)
