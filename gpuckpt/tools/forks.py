@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _SYS_KCMP: Final = 312  # x86-64; CRIU itself cannot do without it
 _KCMP_FILE: Final = 0
-_NODES: Final = re.compile(r"/dev/nvidia(?!-fs).*")
+NODES: Final = re.compile(r"/dev/nvidia(?!-fs).*")
 
 
 def inherited(root: Path, pids: Iterable[int]) -> frozenset[DeviceUse]:
@@ -41,7 +41,7 @@ def _opened(root: Path, pids: tuple[int, ...]) -> Iterator[DeviceUse]:
     for pid in pids:
         with suppress(OSError):  # whoever may not be looked into shares nothing
             for fd, target in targets(f"{root}/{pid}"):
-                if _NODES.fullmatch(plain(target)[0]):
+                if NODES.fullmatch(plain(target)[0]):
                     having.setdefault((fd, plain(target)[0]), []).append(pid)
     for (fd, path), those in having.items():
         for pid in those:
@@ -83,6 +83,6 @@ def _areas(process: str) -> dict[str, str]:
         for raw in (read(f"{process}/maps") or b"").split(b"\n"):
             line = text(raw)
             path = plain(line.partition("/")[1] + line.partition("/")[2])[0]
-            if _NODES.fullmatch(path):
+            if NODES.fullmatch(path):
                 found[line] = path
     return found

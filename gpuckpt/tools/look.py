@@ -16,7 +16,7 @@ from gpuckpt.tools.cgroups import Cgroups
 from gpuckpt.tools.cooperation import LINK
 from gpuckpt.tools.descriptors import Descriptor, descriptors
 from gpuckpt.tools.environment import Environment, environment
-from gpuckpt.tools.forks import inherited
+from gpuckpt.tools.forks import NODES, inherited
 from gpuckpt.tools.handles import LostWatch, Pidfd, lost_watches, pidfds
 from gpuckpt.tools.held import DeletedFile, DeviceNode, Terminal, held
 from gpuckpt.tools.locks import HeldLock, LockRival, rivals
@@ -187,7 +187,16 @@ def look(root: Path, tree: Tree, ancestors: tuple[int, ...]) -> Look:
             root, [(one.process.pid, one.descriptors, one.mapped) for one in here], known
         ),
         strays=_strays(everybody, tree),
-        inherited=inherited(root, tree.pids),
+        inherited=inherited(root, _on_gpus(tasks)),
+    )
+
+
+def _on_gpus(tasks: Iterable[Task]) -> tuple[int, ...]:
+    """Return those that have any GPU device: to list all descriptors once more is dear."""
+    return tuple(
+        one.process.pid
+        for one in tasks
+        if any(NODES.fullmatch(thing.target) for thing in (*one.descriptors, *one.mapped))
     )
 
 

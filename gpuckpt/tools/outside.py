@@ -232,7 +232,10 @@ def _holders(
     """
     found: dict[str, list[int]] = {}
     late: set[str] = set()
+    known = wanted <= seen  # then the tree has nothing new to be found
     for pid in numbers(root):
+        if known and pid in inside:
+            continue
         try:
             opened = targets(f"{root}/{pid}")
         except OSError:
