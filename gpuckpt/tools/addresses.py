@@ -6,6 +6,35 @@ Packets know no difference, so such an end may well have one of the other kind a
 from __future__ import annotations
 
 import ipaddress
+from typing import Protocol
+
+# of a connection: address and port of this end, address and port of the other
+Ends = tuple[str, int, str, int]
+
+
+class Connected(Protocol):
+    """What has two ends, from wherever it is known."""
+
+    @property
+    def local(self) -> str:
+        """The address of this end."""
+
+    @property
+    def local_port(self) -> int:
+        """Its port."""
+
+    @property
+    def remote(self) -> str:
+        """The address of the other end."""
+
+    @property
+    def remote_port(self) -> int:
+        """Its port."""
+
+
+def ends(one: Connected) -> Ends:
+    """Return both ends of a connection, by which it is known."""
+    return one.local, one.local_port, one.remote, one.remote_port
 
 
 def plain(address: str | bytes) -> str:

@@ -1,4 +1,4 @@
-"""Sockets of other processes, as copies of ours, to ask them what /proc does not tell."""
+"""Descriptors of other processes, as copies of ours, to ask them what /proc does not tell."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 import errno
 import os
 import socket
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -25,16 +25,27 @@ def borrowed(pid: int, fds: Iterable[int]) -> Iterator[tuple[int, socket.socket]
     Raises:
         OSError: it may not be had.
     """
-    with suppress(ProcessLookupError):
-        pidfd = os.pidfd_open(pid)
-        try:
-            for fd in fds:
-                one = _copy(pidfd, fd)
-                if one is not None:
-                    with one:
-                        yield fd, one
-        finally:
-            os.close(pidfd)
+    with suppress(ProcessLookupError), _opened(pid) as pidfd:
+        for fd in fds:
+            one = _socket(pidfd, fd)
+            if one is not None:
+                with one:
+                    yield fd, one
+
+
+@contextmanager
+def copied(pid: int, fd: int) -> Iterator[int]:
+    """Give a copy of one descriptor of a process for a moment, whatever it is of.
+
+    Raises:
+        OSError: it may not be had, or there is no such process or descriptor.
+    """
+    with _opened(pid) as pidfd:
+        copy = _copy(pidfd, fd)
+    try:
+        yield copy
+    finally:
+        os.close(copy)
 
 
 def elsewhere(
@@ -71,12 +82,35 @@ def _namespace(one: socket.socket) -> bytes:
     return one.getsockopt(socket.SOL_SOCKET, _NAMESPACE, 8)
 
 
-def _copy(pidfd: int, fd: int) -> socket.socket | None:
+def _socket(pidfd: int, fd: int) -> socket.socket | None:
     """Return a socket of another process, None if it has just been closed."""
-    copy = int(_LIBC.syscall(_PIDFD_GETFD, pidfd, fd, 0))
-    if copy >= 0:
+    try:
+        copy = _copy(pidfd, fd)
+    except OSError as why:
+        if why.errno in {errno.EBADF, errno.ESRCH}:
+            return None
+        raise
+    try:
         return socket.socket(fileno=copy)
-    number = ctypes.get_errno()
-    if number in {errno.EBADF, errno.ESRCH}:
-        return None
-    raise OSError(number, os.strerror(number))
+    except OSError as why:
+        os.close(copy)
+        if why.errno == errno.ENOTSOCK:  # closed, and the number given to something else
+            return None
+        raise
+
+
+@contextmanager
+def _opened(pid: int) -> Iterator[int]:
+    pidfd = os.pidfd_open(pid)
+    try:
+        yield pidfd
+    finally:
+        os.close(pidfd)
+
+
+def _copy(pidfd: int, fd: int) -> int:
+    copy = int(_LIBC.syscall(_PIDFD_GETFD, pidfd, fd, 0))
+    if copy < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return copy

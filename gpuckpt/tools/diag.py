@@ -17,7 +17,7 @@ from gpuckpt.tools.addresses import plain
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuckpt.tools.filters import Ends
+    from gpuckpt.tools.addresses import Ends
 
 FIN_WAIT1, FIN_WAIT2, TIME_WAIT, LAST_ACK, CLOSING = 4, 5, 6, 9, 11
 NAMES: Final = {
@@ -27,7 +27,7 @@ NAMES: Final = {
     LAST_ACK: "LAST_ACK",
     CLOSING: "CLOSING",
 }
-_SOCK_DIAG, _BY_FAMILY, _DESTROY = 4, 20, 21  # <linux/sock_diag.h>
+_DESTROY: Final = 21  # <linux/sock_diag.h>
 _TCP: Final = 6
 _REQUEST: Final = struct.Struct("=BBBBI")  # struct inet_diag_req_v2, to its id
 _ID: Final = struct.Struct("!HH16s16s12s")  # struct inet_diag_sockid: then interface and cookie
@@ -68,7 +68,7 @@ def connections() -> Iterator[Connection]:
     """
     for family in _FAMILIES:
         body = _REQUEST.pack(family, _TCP, 0, 0, _CONNECTED) + bytes(_ID.size)
-        for answer in netlink.dump(_SOCK_DIAG, _BY_FAMILY, body):
+        for answer in netlink.dump(netlink.SOCK_DIAG, netlink.BY_FAMILY, body):
             _, state, _, _, key, _, _, unsent, _, inode = _ANSWER.unpack_from(answer)
             near, far, here, there, _ = _ID.unpack(key)
             ends = (_address(family, here), near, _address(family, there), far)
@@ -86,7 +86,7 @@ def destroy(one: Connection) -> bool:
     family, key = one.key
     body = _REQUEST.pack(family, _TCP, 0, 0, 1 << one.state) + key
     try:
-        netlink.ask(_SOCK_DIAG, [netlink.message(_DESTROY, netlink.ACK, body)])
+        netlink.ask(netlink.SOCK_DIAG, [netlink.message(_DESTROY, netlink.ACK, body)])
     except FileNotFoundError:  # it has gone by itself
         return True
     except OSError as why:

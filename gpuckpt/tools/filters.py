@@ -17,8 +17,7 @@ from gpuckpt.tools.netlink import attribute, attributes, nested
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-# address and port of this end, address and port of the other
-Ends = tuple[str, int, str, int]
+    from gpuckpt.tools.addresses import Ends
 
 CRIU: Final = "CRIU-"
 _MARK: Final = 0xC114  # CRIU's own packets (soccr.h)

@@ -30,7 +30,7 @@ from gpuckpt.tools.surroundings import label
 from gpuckpt.tools.talk import talk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from gpuckpt.model import DeviceUse, Process, Tree
@@ -193,11 +193,12 @@ def look(root: Path, tree: Tree, ancestors: tuple[int, ...]) -> Look:
 
 def _on_gpus(tasks: Iterable[Task]) -> tuple[int, ...]:
     """Return those that have any GPU device: to list all descriptors once more is dear."""
-    return tuple(
-        one.process.pid
-        for one in tasks
-        if any(NODES.fullmatch(thing.target) for thing in (*one.descriptors, *one.mapped))
-    )
+    return tuple(one.process.pid for one in tasks if any(map(NODES.fullmatch, _names(one))))
+
+
+def _names(one: Task) -> Iterator[str]:
+    yield from (fd.target for fd in one.descriptors)
+    yield from (area.target for area in one.mapped)
 
 
 def _threads(root: Path, process: Process) -> tuple[Thread, ...]:

@@ -17,8 +17,8 @@ from gpuckpt.tools.procfs import numbers, read, text
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
+    from gpuckpt.tools.addresses import Ends
     from gpuckpt.tools.diag import Connection
-    from gpuckpt.tools.filters import Ends
 
 _LOCAL, _STATE, _INODE = 1, 3, 9  # columns of /proc/net/tcp
 _LISTENING = "0A"

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 REQUEST, ACK, DUMP, CREATE, EXCLUSIVE = 0x1, 0x4, 0x300, 0x400, 0x200
+# the protocol that tells of sockets, and what it is asked for most
+SOCK_DIAG, BY_FAMILY = 4, 20  # <linux/netlink.h>, <linux/sock_diag.h>
 _ERROR, _DONE = 2, 3
 _NESTED: Final = 0x8000
 _HEADER: Final = struct.Struct("=IHHII")  # struct nlmsghdr

@@ -28,7 +28,6 @@ CLOSING: Final = TOLD_OF_END | {4, 5}
 
 _REQUEST: Final = struct.Struct("=BBHIIIII")  # struct unix_diag_req
 _ANSWER: Final = struct.Struct("=BBBBIII")  # struct unix_diag_msg
-_SOCK_DIAG, _BY_FAMILY = 4, 20
 _SHOW_NAME, _SHOW_PEER, _SHOW_WAITING = 1, 4, 8
 _NAME, _PEER, _WAITING = 0, 2, 3
 _KINDS: Final = {1: "stream", 2: "dgram", 5: "seqpacket"}
@@ -117,7 +116,7 @@ def unix_sockets() -> dict[int, UnixSocket]:
     """
     show = _SHOW_NAME | _SHOW_PEER | _SHOW_WAITING
     body = _REQUEST.pack(socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, show, 0, 0)
-    found = (_unix(payload) for payload in netlink.dump(_SOCK_DIAG, _BY_FAMILY, body))
+    found = (_unix(payload) for payload in netlink.dump(netlink.SOCK_DIAG, netlink.BY_FAMILY, body))
     known = {one.inode: one for one in found}
     listeners = {inode: one.inode for one in known.values() for inode in one.waiting}
     for inode in listeners.keys() & known.keys():

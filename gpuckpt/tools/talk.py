@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from gpuckpt.tools.addresses import ends
 from gpuckpt.tools.descriptors import targets
 from gpuckpt.tools.sockets import LISTENING, InetSocket, tcp_sockets
 
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from gpuckpt.tools.addresses import Ends
+
 MOMENT: Final = 0.02  # seconds
-_Ends = tuple[str, int, str, int]
 
 
 def talk(root: Path, pids: Iterable[int], inodes: set[int]) -> tuple[InetSocket, ...]:
@@ -35,23 +37,19 @@ def talk(root: Path, pids: Iterable[int], inodes: set[int]) -> tuple[InetSocket,
     found = tcp_sockets(net, known)
     fleeting = _loose(found, known) - loose
     return tuple(
-        replace(one, waiting=0) if one.state == LISTENING and _ends(one) in fleeting else one
+        replace(one, waiting=0) if one.state == LISTENING and ends(one) in fleeting else one
         for one in found
-        if one.state == LISTENING or _ends(one) not in fleeting
+        if one.state == LISTENING or ends(one) not in fleeting
     )
 
 
-def _loose(sockets: Iterable[InetSocket], known: set[int]) -> set[_Ends]:
+def _loose(sockets: Iterable[InetSocket], known: set[int]) -> set[Ends]:
     """Return connections whose other end the tree does not have, and ports where clients wait."""
     return {
-        _ends(one)
+        ends(one)
         for one in sockets
         if one.waiting or (one.connected and (not one.peer or one.peer not in known))
     }
-
-
-def _ends(one: InetSocket) -> _Ends:
-    return one.local, one.local_port, one.remote, one.remote_port
 
 
 def _held(root: Path, pids: Iterable[int]) -> Iterator[int]:

@@ -13,13 +13,13 @@ import re
 import struct
 from typing import TYPE_CHECKING, Final
 
+from gpuckpt.tools.borrowed import copied
 from gpuckpt.tools.descriptors import fdinfo, targets
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _TIMER: Final = "anon_inode:[timerfd]"
-_SYS_PIDFD_GETFD: Final = 438
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _PAIR: Final = re.compile(r"\((\d+), (\d+)\)")
 
@@ -40,21 +40,9 @@ def fire(pid: int, fd: int) -> None:
     Raises:
         OSError: it cannot be reached, or is no timer.
     """
-    process = os.pidfd_open(pid)
-    try:
-        timer = _checked(_LIBC.syscall(ctypes.c_long(_SYS_PIDFD_GETFD), process, fd, 0))
-    finally:
-        os.close(process)
-    try:
+    with copied(pid, fd) as timer:
         interval = _PAIR.fullmatch(dict(fdinfo("/proc/self", timer)).get("it_interval", ""))
         again = (int(interval[1]), int(interval[2])) if interval else (0, 0)
-        _checked(_LIBC.timerfd_settime(timer, 0, struct.pack("4q", *again, 0, 1), None))
-    finally:
-        os.close(timer)
-
-
-def _checked(answer: int) -> int:
-    if answer < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return answer
+        if _LIBC.timerfd_settime(timer, 0, struct.pack("4q", *again, 0, 1), None) < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))

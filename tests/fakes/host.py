@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuckpt.flow.work.interrupts import Interrupts
+    from gpuckpt.tools.addresses import Ends
     from gpuckpt.tools.criurun import DumpRun, RestoreRun
     from gpuckpt.tools.diag import Connection
-    from gpuckpt.tools.filters import Ends
     from gpuckpt.tools.locks import FileLock
     from gpuckpt.tools.pidspace import NewSpace
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from gpuckpt.errors import RestoreFailed
 from gpuckpt.flow.leftovers.found import table_of
 from gpuckpt.model import TcpPolicy
+from gpuckpt.tools.addresses import ends
 
 if TYPE_CHECKING:
     from gpuckpt.flow.work.journal import Entry
@@ -28,7 +29,7 @@ class Holding:
         self._tools = tools
         self._name = table_of(entry)
         kept = manifest.options.tcp is TcpPolicy.ESTABLISHED
-        self._ends = manifest.outside.connections if kept else ()
+        self._ends = tuple(map(ends, manifest.outside.connections)) if kept else ()
 
     def take(self, undo: Undo) -> None:
         """Hold the connections back, if there are any.
@@ -39,9 +40,8 @@ class Holding:
         if not self._ends:
             return
         undo.add(f"the packet filter table {self._name} is left", self._release)
-        ends = [(one.local, one.local_port, one.remote, one.remote_port) for one in self._ends]
         try:
-            self._tools.net.hold(self._name, ends)
+            self._tools.net.hold(self._name, self._ends)
         except OSError as why:
             raise RestoreFailed(
                 f"the job's TCP connections cannot be held back meanwhile: {why}",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpuckpt.errors import DumpFailed
 from gpuckpt.model import TcpPolicy
-from gpuckpt.tools.addresses import same_host
+from gpuckpt.tools.addresses import ends, same_host
 from gpuckpt.tools.sockets import LISTENING, TOLD_OF_END
 
 if TYPE_CHECKING:
@@ -87,10 +87,10 @@ def still_inside(connections: Iterable[Connection]) -> None:
 def leads_out(connections: Iterable[_AnyConnection]) -> _AnyConnection | None:
     """Return one whose other end the tree has not, None if there is none."""
     listed = tuple(connections)
-    ends = {(one.local, one.local_port, one.remote, one.remote_port) for one in listed}
+    here = set(map(ends, listed))
     for one in listed:
         other = (one.remote, one.remote_port, one.local, one.local_port)
-        if other not in ends and not (one.closing and same_host(one.local, one.remote)):
+        if other not in here and not (one.closing and same_host(one.local, one.remote)):
             return one
     return None
 

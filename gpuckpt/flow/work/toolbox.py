@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from gpuckpt.flow.work.gputool import CudaTool, NvidiaTool
     from gpuckpt.flow.work.proctool import ProcTool, SpacesTool
     from gpuckpt.model import HostFacts, Version
+    from gpuckpt.tools.addresses import Ends
     from gpuckpt.tools.cooperation import Rank
     from gpuckpt.tools.criurun import DumpRun, RestoreRun
     from gpuckpt.tools.destination import Place
     from gpuckpt.tools.diag import Connection
     from gpuckpt.tools.files import HostFile, Remap
-    from gpuckpt.tools.filters import Ends
     from gpuckpt.tools.locks import FileLock
     from gpuckpt.tools.net import PortState
     from gpuckpt.tools.units import Unit

@@ -56,7 +56,7 @@ def test_every_hook_does_as_criu_expects(tmp_path: Path) -> None:
 
 
 def test_what_a_fork_leaves_in_common(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forks, "_NODES", re.compile("/dev/(null|zero)"))
+    monkeypatch.setattr(forks, "NODES", re.compile("/dev/(null|zero)"))
     shared = os.open("/dev/null", os.O_RDWR)
     alone = os.open("/dev/zero", os.O_RDWR)
     told, tell = os.pipe()

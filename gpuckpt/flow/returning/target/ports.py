@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuckpt.model import TcpPolicy
+from gpuckpt.tools.addresses import ends
 from gpuckpt.tools.net import PortState
 
 if TYPE_CHECKING:
@@ -37,12 +38,8 @@ def remains_of(
         if one.listener.protocol == "tcp" and one.state is PortState.LINGERING
     }
     kept = manifest.options.tcp is TcpPolicy.ESTABLISHED
-    ends = {
-        (one.local, one.local_port, one.remote, one.remote_port)
-        for one in manifest.outside.connections
-        if kept
-    }
-    return tools.net.remains(held, ends) if held or ends else ()
+    own = set(map(ends, manifest.outside.connections)) if kept else set()
+    return tools.net.remains(held, own) if held or own else ()
 
 
 def talkers(tools: Toolbox, remains: Iterable[Connection]) -> dict[int, Process]:
