@@ -44,6 +44,14 @@ def exists(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
+def ended(pid: int) -> bool:
+    """Whether the process has come to its end, be there a zombie left of it or not."""
+    try:
+        return state_of(pid) in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
 def state_of(pid: int) -> str:
     """Return the state letter of a process."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -219,7 +227,7 @@ class Field:
                 os.kill(pid, signal.SIGKILL)
         for pid in self.restored:
             # nobody but init is their parent, and it may be slow to wait for them
-            wait_for(f"pid {pid} is gone", lambda pid=pid: not exists(pid))
+            wait_for(f"process {pid} has ended", lambda pid=pid: ended(pid))
 
 
 def _text(path: Path) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.root.harness import PATIENCE, Field, exists, state_of, wait_for
+from tests.root.harness import PATIENCE, Field, ended, exists, state_of, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,11 +61,6 @@ def moves(*pids: int) -> bool:
 
 def _moved(pids: tuple[int, ...], before: list[int]) -> bool:
     return all(count(pid) > then for pid, then in zip(pids, before, strict=True))
-
-
-def ended(pid: int) -> bool:
-    """Whether a process has ended; its parent may be slow to wait for it."""
-    return not exists(pid) or state_of(pid) in "ZX"
 
 
 def test_side_by_side_and_on(place: Field) -> None:
