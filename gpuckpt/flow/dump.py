@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from gpuckpt.errors import DumpFailed, Stopped, UndoIncomplete, WriteFailed
-from gpuckpt.flow.leftovers.recover import recover, tree_of
 from gpuckpt.flow.request import DumpRequest, DumpResult
 from gpuckpt.flow.sight.forecast import forecast
-from gpuckpt.flow.sight.look import Sight, look
 from gpuckpt.flow.sight.tcp import still_inside
 from gpuckpt.flow.taking import carry, records
 from gpuckpt.flow.taking.aftermath import late_failure, late_gpu, left_behind, softened, unlock
-from gpuckpt.flow.taking.hands import Taking
+from gpuckpt.flow.taking.hands import Taking, first_look
 from gpuckpt.flow.work.history import History, record_of
 from gpuckpt.flow.work.operation import Operation
 from gpuckpt.flow.work.tasks import wait_gone
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuckpt.events import Reporter
+    from gpuckpt.flow.sight.look import Sight
     from gpuckpt.flow.work.interrupts import Interrupts
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.manifest import FileEntry, Manifest
@@ -62,15 +61,16 @@ def dump(
     """
     operation = Operation.begin("dump", tools, reporter, interrupts)
     with operation.record.phase("look", f"process {request.pid}"):
-        recover(operation, tree_of(tools, request.pid), str(request.output or ""))
-        sight = look(tools, request)
-        sight.refuse()
-        if sight.kept:
-            reporter.note(sight.kept)
-        history = History(tools.state_dir)
+        sight = first_look(operation, request)
+    if sight.kept:
+        reporter.note(sight.kept)
+    history = History(tools.state_dir)
+    with turn(operation, needed=sight.options.link_remap) as waited:
+        if waited:  # another job's dump may have taken an hour
+            with operation.record.phase("look again", f"process {request.pid}"):
+                sight = first_look(operation, replace(request, output=sight.output))
         stays = request.leave_running
         expected = forecast(sight.facts, history.records(), leave_running=stays).pause
-    with turn(operation, needed=sight.options.link_remap):
         result = replace(_Dump(operation, request, sight).run(), expected=expected)
     record = record_of(result.manifest, result.receipt)
     history.add(structs.replace(record, pause=result.pause, expected=expected))

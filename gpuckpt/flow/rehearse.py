@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 from gpuckpt.errors import GpuckptError, NothingToRehearse, RehearsalFailed
 from gpuckpt.flow.dump import dump
 from gpuckpt.flow.gpu.sameness import Watch
-from gpuckpt.flow.leftovers.recover import recover, tree_of
 from gpuckpt.flow.request import RehearseRequest, RehearseResult
 from gpuckpt.flow.sight.forecast import forecast
-from gpuckpt.flow.sight.look import Sight, look, output_path
-from gpuckpt.flow.taking.hands import Taking
+from gpuckpt.flow.sight.look import Sight, output_path
+from gpuckpt.flow.taking.hands import Taking, first_look
 from gpuckpt.flow.verify import verify
 from gpuckpt.flow.work.history import DONE, History, Record, command
 from gpuckpt.flow.work.operation import Operation
@@ -59,9 +58,7 @@ def rehearse(
     operation = Operation.begin("rehearse", tools, reporter, interrupts)
     what = replace(request.what, rehearsal=True)
     with operation.record.phase("look", f"process {what.pid}"):
-        recover(operation, tree_of(tools, what.pid), "")
-        sight = look(tools, what, image=False)
-        sight.refuse()
+        sight = first_look(operation, what, image=False)
         if not sight.cuda:
             raise NothingToRehearse(
                 f"no process of the tree of process {what.pid} uses CUDA, so there is nothing to "

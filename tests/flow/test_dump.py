@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gpuckpt.errors import (
+    Blocked,
     CriuMissing,
     CudaCallFailed,
     DumpFailed,
@@ -27,6 +29,7 @@ from gpuckpt.model import CudaOutcome, CudaState, DeviceUse, ProcessRef
 from tests.fakes.host import INIT_PID, ROOT_PID, FakeHost, Fault, NoCriu, process
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -55,6 +58,24 @@ def test_a_job_in_a_namespace_is_written_down_by_its_own_numbers(tmp_path: Path)
     assert set(manifest.cuda) == {use.pid for use in manifest.nvidia.uses} == {101, 102}  # type: ignore[union-attr]
     assert [one.restore_thread for one in manifest.tree] == [0, 1101, 1102, 0]
     assert set(host.processes) == {os.getpid(), INIT_PID}
+
+
+def test_what_was_seen_before_a_wait_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another job's dump may take an hour; this job may be another one by then."""
+    host = FakeHost.with_job()
+
+    @contextmanager
+    def turn(*_: object, **__: object) -> Iterator[bool]:
+        host.cuda[ROOT_PID + 1] = CudaState.FAILED
+        yield True
+
+    monkeypatch.setattr("gpuckpt.flow.dump.turn", turn)
+    with pytest.raises(Blocked) as caught:
+        run(host, tmp_path)
+    assert [one.id for one in caught.value.findings] == ["gpu-failed"]
+    assert "cuda.lock" not in host.calls
 
 
 @pytest.mark.parametrize("pid", [ROOT_PID, ROOT_PID + 1], ids=["root", "cuda"])

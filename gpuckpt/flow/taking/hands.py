@@ -22,6 +22,7 @@ from gpuckpt.flow.gpu.condition import conditions
 from gpuckpt.flow.gpu.devices import check_leftovers
 from gpuckpt.flow.gpu.tree import CudaTree
 from gpuckpt.flow.leftovers.found import linked
+from gpuckpt.flow.leftovers.recover import recover, tree_of
 from gpuckpt.flow.sight.look import look
 from gpuckpt.flow.work import hugepages
 from gpuckpt.flow.work.journal import noun
@@ -250,6 +251,19 @@ class Taking:
 
     def _essential(self, process: Process) -> bool:
         return process.pid in self.cuda.first or process is self.sight.tree.root
+
+
+def first_look(operation: Operation, request: DumpRequest, *, image: bool = True) -> Sight:
+    """Look at a tree before anything is touched, and stop here if anything stops the operation.
+
+    Raises:
+        Unfinished: an earlier run has left a process of it to be put back.
+        HostUnfit, ProcessUnfit: refused.
+    """
+    recover(operation, tree_of(operation.tools, request.pid), str(request.output or ""))
+    sight = look(operation.tools, request, image=image)
+    sight.refuse()
+    return sight
 
 
 def _ranks(pids: tuple[int, ...]) -> str:

@@ -12,6 +12,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from gpuckpt.errors import NotWritable
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -22,30 +24,41 @@ _POLL_SECONDS: Final = 0.1
 
 
 @contextmanager
-def turn(operation: Operation, *, needed: bool) -> Iterator[None]:
+def turn(operation: Operation, *, needed: bool) -> Iterator[bool]:
     """Keep others out who need such names, once those who came first are done.
 
-    The lock ends with this process, however that ends.
+    The lock ends with this process, however that ends. Gives whether there was anybody to wait for:
+    then what was seen before may be old.
 
     Raises:
         Interrupted: a signal came while waiting.
-        NotWritable: the state directory cannot be made.
+        NotWritable: the state directory cannot be written.
     """
     if not needed:
-        yield
+        yield False
         return
-    operation.journal.make()
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-    fd = os.open(operation.tools.state_dir / _NAME, flags, 0o600)
+    fd = _opened(operation)
     try:
-        if not _taken(fd):
+        if waited := not _taken(fd):
             with operation.record.phase("turn", "others with files without a name"):
                 while not _taken(fd):
                     operation.interrupts.check()
                     time.sleep(_POLL_SECONDS)
-        yield
+        yield waited
     finally:
         os.close(fd)
+
+
+def _opened(operation: Operation) -> int:
+    operation.journal.make()
+    path = operation.tools.state_dir / _NAME
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as why:
+        raise NotWritable(
+            f"{path} cannot be written: {why.strerror}",
+            hint="Make room there, or name another place in GPUCKPT_STATE_DIR.",
+        ) from why
 
 
 def _taken(fd: int) -> bool:
