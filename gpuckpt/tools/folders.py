@@ -29,17 +29,27 @@ def make(path: str, mode: int, uid: int, gid: int) -> tuple[int, int]:
             os.close(place)
             place = inner
         os.mkdir(name, 0o700, dir_fd=place)
-        made = os.open(name, _FOLDER, dir_fd=place)
+        return _given(name, place, mode, uid, gid)
     except OSError as why:
         raise OSError(why.errno, why.strerror, path) from why
     finally:
         os.close(place)
+
+
+def _given(name: str, place: int, mode: int, uid: int, gid: int) -> tuple[int, int]:
+    """Give a new folder to its owner; one that cannot be given goes again."""
     try:
-        os.fchown(made, uid, gid)
-        os.fchmod(made, mode)
-        seen = os.fstat(made)
-    finally:
-        os.close(made)
+        made = os.open(name, _FOLDER, dir_fd=place)
+        try:
+            os.fchown(made, uid, gid)
+            os.fchmod(made, mode)
+            seen = os.fstat(made)
+        finally:
+            os.close(made)
+    except OSError:
+        with suppress(OSError):
+            os.rmdir(name, dir_fd=place)
+        raise
     return seen.st_dev, seen.st_ino
 
 

@@ -1,7 +1,8 @@
 """Putting back the files that an image carries, before CRIU looks for them.
 
-What is made, and what is moved out of the way, is in the journal before it has a name. If the
-restore fails all of it goes again; if it succeeds the job's files stay, CRIU's names go.
+What is made, and what is moved out of the way, is in the journal before it has a name; a folder,
+which is known by what it has become, as soon as it has one. If the restore fails all of it goes
+again; if it succeeds the job's files stay, CRIU's names go.
 """
 
 from __future__ import annotations

@@ -89,6 +89,20 @@ def test_no_link_is_followed(tools: Toolbox, tmp_path: Path) -> None:
     assert folders(tools, (str(made.outer / "inner" / "socket"),)) == ()
 
 
+def test_a_folder_that_cannot_be_given_to_its_owner_goes_again(
+    tools: Toolbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    made = Made(tools, tmp_path)
+    monkeypatch.setattr("os.fchown", refused)
+    with pytest.raises(RestoreFailed, match="could not be put back"):
+        made.placing.put(lambda _: None)
+    assert not made.outer.exists()
+    assert not made.noted
+
+
 @pytest.mark.parametrize(
     "folder",
     [
