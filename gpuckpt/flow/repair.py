@@ -179,7 +179,8 @@ def _strangers(
         _closing(operation, mine, work)
     except GpuckptError as why:
         reason = f"It could not be brought back: {why}."
-        lost.append(blocker("not-repaired", commands[back[0]], reason, why.hint, back[0]))
+        one = (back or quiet)[0]
+        lost.append(blocker("not-repaired", commands[one], reason, why.hint, one))
         return [], lost
     stuck = {one.pid for one in lost}
     done = [Deed(f"its CUDA state was {away[one]} and is running", one) for one in back]

@@ -163,6 +163,7 @@ class FakeHost:
     huge_pages_fixed: bool = False
     connected: bool = True
     filters: set[str] = field(default_factory=set)
+    no_filters: bool = False
     remains: list[Connection] = field(default_factory=list)
     stubborn: bool = False  # the kernel forgets no closed connection
     inside: dict[int, int] = field(default_factory=dict)
@@ -786,6 +787,8 @@ class _Net:
         self.host.filters.add(name)
 
     def release(self, name: str) -> None:
+        if self.host.no_filters:
+            raise OSError(93, "Protocol not supported")
         self.host.filters.discard(name)
 
     def held(self, name: str) -> bool:

@@ -22,7 +22,7 @@ from gpuckpt.flow.work.journal import Entry, Journal, Linked
 from gpuckpt.image.stage import Stage
 from gpuckpt.model import CudaState, GpuUse, ProcessRef
 from gpuckpt.tools.files import Remap
-from tests.fakes.host import GIB, ROOT_PID, FakeHost, process
+from tests.fakes.host import GIB, ROOT_PID, FakeHost, FakeRank, process
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -175,6 +175,24 @@ def test_names_that_criu_made(tmp_path: Path) -> None:
     assert left(host, tmp_path, entry(host, linked=(linked,))) == [("left-remap", None)]
     assert not mend(host, tmp_path).left
     assert host.remaps == others
+
+
+def test_a_kernel_without_packet_filters(tmp_path: Path) -> None:
+    """Nothing can be left in one; a new dump of the job is not kept by that."""
+    host = FakeHost.with_job(cuda=1)
+    host.no_filters = True
+    Journal(tmp_path).open(entry(host, step="opened"), lambda _ref: False)
+    assert not mend(host, tmp_path).left
+    assert not Journal(tmp_path).entries()
+
+
+def test_ranks_go_on_though_the_setting_cannot_be_put_back(tmp_path: Path) -> None:
+    host = FakeHost.with_job(cuda=1)
+    host.ranks = {CUDA: FakeRank(arrived=9, quiet=9, confirmed=9)}
+    host.huge_pages, host.huge_pages_fixed = "always", True
+    Journal(tmp_path).open(entry(host, quiesced=True, huge_pages="madvise"), lambda _ref: False)
+    assert "left at always" in mend(host, tmp_path).left[0].reason
+    assert not host.ranks[CUDA].quiet
 
 
 def test_another_job_is_only_told_of(tmp_path: Path) -> None:

@@ -82,8 +82,8 @@ class Mender:
                 self._try("GPU state is not back", self._bring_back)
                 self._try("a stopped process is left", self._wake)
                 self._try("TCP connections are cut", self._free_connections)
-            self._try(hugepages.LEFT, self._huge_pages)
             self._try("processes stand at a step", self._let_go_on)
+            self._try(hugepages.LEFT, self._huge_pages)
         if not any(one.blocks for one in (*self.failed, *left_of(self.tools, self.entry))):
             self._try("files are left", self._tidy)
 

@@ -88,7 +88,8 @@ def tidy(tools: Toolbox, journal: Journal, entry: Entry) -> None:
     if same_boot(tools, entry):
         with suppress(OSError):  # it is no matter of this job: status goes on telling of it
             entry = hugepages.give_back(tools, journal, entry)
-        tools.net.release(table_of(entry))
+        if tools.net.held(table_of(entry)):  # a kernel without nftables has none to be asked for
+            tools.net.release(table_of(entry))
         clear(tools, entry.placed, job_stands=stands(tools, entry))
     for remap in remaps_of(tools, entry):
         tools.files.remove(remap.path)
