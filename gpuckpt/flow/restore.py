@@ -20,7 +20,7 @@ from gpuckpt.flow.returning.options import names_in, repeated
 from gpuckpt.flow.returning.placing import Placing
 from gpuckpt.flow.returning.proof import Proof
 from gpuckpt.flow.returning.target.facts import gather
-from gpuckpt.flow.returning.target.judge import PATIENCE, judge, refusal, wait_for_room
+from gpuckpt.flow.returning.target.judge import PATIENCE, judge, refuse, wait_for_room
 from gpuckpt.flow.work import hugepages
 from gpuckpt.flow.work.history import History, record_of
 from gpuckpt.flow.work.operation import Operation
@@ -36,8 +36,6 @@ from gpuckpt.model import CudaState, Finding
 from gpuckpt.tools.criurun import RestoreRun, deadline
 
 if TYPE_CHECKING:
-    from collections.abc import Container
-
     from gpuckpt.events import Reporter
     from gpuckpt.flow.returning.target.facts import TargetFacts
     from gpuckpt.flow.work.interrupts import Interrupts
@@ -77,23 +75,13 @@ def restore(
                 gpu_map=request.gpu_map,
             )
             plan = facts.gpus or GpuPlan()
-            _refuse(judge(image.manifest, facts), request, plan, PATIENCE)
+            refuse(judge(image.manifest, facts), request.force_gates, plan, PATIENCE)
         with operation.record.phase("room", "memory, pids, ports") as step:
             findings = wait_for_room(tools, image.manifest, facts, interrupts, step.say)
-            _refuse(findings, request, plan.renewed(tools.nvidia.facts()))
+            refuse(findings, request.force_gates, plan.renewed(tools.nvidia.facts()))
         result = _Restore(operation, request, image, findings, facts).run()
         History(tools.state_dir).add(record_of(image.manifest, result.receipt))
         return result
-
-
-def _refuse(
-    findings: list[Finding], request: RestoreRequest, plan: GpuPlan, waited: Container[str] = ()
-) -> None:
-    """Raise what the findings amount to, unless all that stops the restore is still waited for."""
-    stopping = [one for one in findings if one.blocks and one.id not in waited]
-    if refusal(stopping, request.force_gates) and (error := refusal(findings, request.force_gates)):
-        error.gpus = plan.places
-        raise error
 
 
 class _Restore:
@@ -146,7 +134,7 @@ class _Restore:
         except BaseException as why:
             self._put_back(why)
             raise
-        self._let_go()
+        self.findings += self._let_go()
         started = self.record.receipt().started
         remember(self.tools, self.image, started, self.pids, self.placing.inodes)
         return RestoreResult(
@@ -288,13 +276,15 @@ class _Restore:
         if self.undo:
             self.record.reporter.warn(f"{why}; putting everything back")
         self.undo.run(why)
-        self._let_go()
+        for one in self._let_go():  # of a job that was kept, say: no result tells of it
+            self.record.reporter.warn(f"{one.object}: {one.reason} {one.remedy}")
 
-    def _let_go(self) -> None:
-        """Leave the tree, or what was there before it, to itself."""
-        self.findings += hugepages.end(self.operation, self)
+    def _let_go(self) -> tuple[Finding, ...]:
+        """Leave the tree, or what was there before it, to itself; return what could not be."""
+        left = hugepages.end(self.operation, self)
         self.undo.keep()
         self.placing.settle()
         self.tools.cuda.close()
         self.tools.proc.adopt_orphans(on=False)
         hugepages.close(self.operation, self.entry)
+        return left

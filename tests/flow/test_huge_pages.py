@@ -10,7 +10,7 @@ import pytest
 
 from gpuckpt.cli import plan
 from gpuckpt.cli import preview as page
-from gpuckpt.errors import UndoIncomplete
+from gpuckpt.errors import UndoIncomplete, VerificationFailed
 from gpuckpt.events import Silent
 from gpuckpt.flow.dump import dump
 from gpuckpt.flow.gpu import sameness
@@ -20,17 +20,19 @@ from gpuckpt.flow.rehearse import rehearse
 from gpuckpt.flow.repair import RepairRequest, repair
 from gpuckpt.flow.request import DumpRequest, DumpResult, RehearseRequest, RestoreRequest
 from gpuckpt.flow.restore import restore
+from gpuckpt.flow.returning.proof import Proof
 from gpuckpt.flow.status import status
 from gpuckpt.flow.work import hugepages
 from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.flow.work.journal import Entry, Journal
-from gpuckpt.model import CudaState, ProcessRef
+from gpuckpt.model import CudaState, ProcessRef, blocker
 from tests.fakes.host import GIB, ROOT_PID, FakeHost, Fault, process
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuckpt.flow.work.toolbox import Toolbox
+    from gpuckpt.model import Finding
 
 
 @dataclass
@@ -190,6 +192,37 @@ def test_a_restore_and_a_rehearsal_do_it_too(
     assert host.huge_pages == "madvise"
 
 
+@pytest.mark.parametrize("fixed", [False, True])
+def test_a_restored_job_that_is_kept_though_it_failed_its_probe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fixed: bool
+) -> None:
+    """There is no result to tell that the setting could not be put back."""
+    host = FakeHost.with_job()
+    host.restored = {pid: one for pid, one in host.processes.items() if pid >= ROOT_PID}
+    tools, told = host.toolbox(tmp_path / "state"), Listener()
+    dump(tools, DumpRequest(ROOT_PID, tmp_path / "image"), Silent(), Interrupts())
+
+    def probe(self: Proof, *_: object) -> list[Finding]:
+        del self
+        host.huge_pages_fixed = fixed
+        return [blocker("probe", "x", "It failed.", "Look.")]
+
+    monkeypatch.setattr(Proof, "probe", probe)
+    request = RestoreRequest(tmp_path / "image", settle=0.0, thp=True, probe="x")
+    with pytest.raises(VerificationFailed):
+        restore(tools, request, told, Interrupts())
+    assert host.huge_pages == ("always" if fixed else "madvise")
+    assert bool(Journal(tmp_path / "state").entries()) is fixed
+    assert any("could not be put back" in text for text in told.warnings) is fixed
+
+
+@dataclass
+class Holder:
+    """Who has an entry."""
+
+    entry: Entry
+
+
 @dataclass
 class Operations:
     """Several operations of one host, each with an entry in the journal and a pid of its own."""
@@ -212,7 +245,9 @@ class Operations:
             first={},
         )
         self.journal.open(entry, lambda _: True)
-        return hugepages._take(self.tools, self.journal, entry)[0]
+        holder = Holder(entry)
+        hugepages._take(self.tools, self.journal, holder)
+        return holder.entry
 
     def end(self, entry: Entry) -> None:
         self.journal.close(hugepages.give_back(self.tools, self.journal, entry))

@@ -59,7 +59,7 @@ def begin(operation: Operation, holder: Holder, undo: Undo, *, gpu: bool) -> Non
         holder.entry = give_back(operation.tools, operation.journal, holder.entry)
 
     undo.add(LEFT, back)
-    holder.entry, words, well = _take(operation.tools, operation.journal, holder.entry)
+    words, well = _take(operation.tools, operation.journal, holder)
     (reporter.note if well else reporter.warn)(words)
 
 
@@ -82,24 +82,25 @@ def close(operation: Operation, entry: Entry) -> None:
         operation.journal.close(entry)
 
 
-def _take(tools: Toolbox, journal: Journal, entry: Entry) -> tuple[Entry, str, bool]:
-    """Set it; return the entry, what came of it in words, and whether it is set."""
+def _take(tools: Toolbox, journal: Journal, holder: Holder) -> tuple[str, bool]:
+    """Set it; return what came of it in words, and whether it is set."""
     with journal.locked():
         now = tools.host.facts().huge_pages
         if not now:
-            return entry, "this kernel has no transparent huge pages: --thp does nothing", False
+            return "this kernel has no transparent huge pages: --thp does nothing", False
         first = now
         if now == ALWAYS:
-            first = next((one.huge_pages for one in _relying(tools, journal, entry)), "")
+            others = _relying(tools, journal, holder.entry)
+            first = next((one.huge_pages for one in others), "")
         if not first:
-            return entry, "transparent huge pages are always set here: --thp does nothing", True
-        entry = journal.step(entry, entry.step, huge_pages=first)
+            return "transparent huge pages are always set here: --thp does nothing", True
+        holder.entry = journal.step(holder.entry, holder.entry.step, huge_pages=first)
         try:
             tools.host.set_huge_pages(ALWAYS)
         except OSError as why:  # what is in the entry is looked at again in the end
             reason = why.strerror or why
-            return entry, f"{FILE} cannot be set ({reason}): it goes on without --thp", False
-    return entry, f"transparent huge pages are set to {ALWAYS} meanwhile, they were {first}", True
+            return f"{FILE} cannot be set ({reason}): it goes on without --thp", False
+    return f"transparent huge pages are set to {ALWAYS} meanwhile, they were {first}", True
 
 
 def give_back(tools: Toolbox, journal: Journal, entry: Entry) -> Entry:

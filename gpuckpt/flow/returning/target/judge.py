@@ -15,12 +15,13 @@ from gpuckpt.model import Severity
 from gpuckpt.tools.diag import NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Container, Iterable
 
     from gpuckpt.flow.returning.target.facts import TargetFacts
     from gpuckpt.flow.returning.target.rule import Rule
     from gpuckpt.flow.work.interrupts import Interrupts
     from gpuckpt.flow.work.toolbox import Toolbox
+    from gpuckpt.image.gpuplan import GpuPlan
     from gpuckpt.image.manifest import Manifest
     from gpuckpt.model import Finding
     from gpuckpt.tools.diag import Connection
@@ -62,6 +63,17 @@ def refusal(findings: Iterable[Finding], force: frozenset[str]) -> GpuckptError 
     what = first if len(closed) == 1 else f"{len(closed)} things do not match"
     hint = FORCE if any(finding.id.startswith("gate-") for finding in closed) else ""
     return HostMismatch(f"this host cannot take the image: {what}", findings=closed, hint=hint)
+
+
+def refuse(
+    findings: Iterable[Finding], force: frozenset[str], plan: GpuPlan, waited: Container[str] = ()
+) -> None:
+    """Raise what the findings amount to, unless all that stops the restore is still waited for."""
+    listed = list(findings)
+    stopping = [one for one in listed if one.id not in waited]
+    if refusal(stopping, force) and (error := refusal(listed, force)):
+        error.gpus = plan.places
+        raise error
 
 
 def _forced(finding: Finding, force: frozenset[str]) -> bool:
