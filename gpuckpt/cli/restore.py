@@ -135,6 +135,8 @@ def _inside(result: RestoreResult) -> Iterator[tuple[str, str]]:
     if (inside := result.inside) is not None:
         yield "inside", f"pid {inside.root_pid}, processes {' '.join(map(str, inside.pids))}"
         yield "init", f"{inside.init}: passes signals on, ends with the job's exit status"
+        for old, new in inside.renamed.items():
+            yield "renamed", f"the driver's socket {old} is now {new}"
 
 
 def outcome(result: RestoreResult, job_exit: int | None = None) -> Outcome:

@@ -84,11 +84,15 @@ class RestoreRequest:
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """A pid namespace that a job lives in: the pid of its process 1 here, the job's pids in it."""
+    """A pid namespace that a job lives in: the pid of its process 1 here, the job's pids in it.
+
+    `renamed` has the CUDA driver's Unix sockets that have other names in there, by the old ones.
+    """
 
     init: int
     root_pid: int
     pids: tuple[int, ...]
+    renamed: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,7 +181,7 @@ class _Restore:
             self.record.phase("criu", "image to memory", raw) as step,
         ):
             self._note("criu")
-            unpacker = Unpacker(self.image, step.advance)
+            unpacker = Unpacker(self.image, step.advance, changes=self.apart.changes())
             run = RestoreRun(
                 work=work,
                 has=unpacker.has,

@@ -26,6 +26,23 @@ if TYPE_CHECKING:
     from gpuckpt.image.reading import StoredFile
 
 
+def pour(raw: bytes, fd: int, stop: int) -> None:
+    """Write bytes that are in hand to `fd`, which is made non-blocking.
+
+    Raises:
+        BrokenPipeError: the reader went away.
+        Stopped: `stop` became readable.
+    """
+    os.set_blocking(fd, False)
+    watch = Watch(fd, select.POLLOUT, stop)
+    view = memoryview(raw)
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:
+            watch.ready()
+
+
 class _Ahead:
     """One frame that is being unpacked."""
 

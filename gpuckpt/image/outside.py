@@ -49,6 +49,13 @@ class RemapRecord(msgspec.Struct, frozen=True, kw_only=True):
     linked: bool
 
 
+class NameRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A name of a Unix socket that is no path; `kind` is stream, dgram or seqpacket."""
+
+    name: bytes
+    kind: str
+
+
 class LockRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A lock on a whole file; `kind` is flock, posix or ofdlck."""
 
@@ -85,8 +92,9 @@ class FolderRecord(msgspec.Struct, frozen=True, kw_only=True):
 class Outside(msgspec.Struct, frozen=True, kw_only=True):
     """What the tree uses that is not in the image.
 
-    `sockets` are the paths of its Unix sockets, `servers` those of others that it sends to;
-    `folders` those above its sockets and carried files, outermost first.
+    `sockets` are the paths of its Unix sockets, `names` what others of them are bound to, `servers`
+    the paths of those of others that it sends to; `folders` those above its sockets and carried
+    files, outermost first.
     """
 
     files: tuple[FileRecord, ...]
@@ -100,3 +108,4 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
     pythons: tuple[PythonRecord, ...] = ()
     pipes: tuple[PipeRecord, ...] = ()
     folders: tuple[FolderRecord, ...] = ()
+    names: tuple[NameRecord, ...] = ()

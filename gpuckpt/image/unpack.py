@@ -16,15 +16,16 @@ from gpuckpt.image.crew import Crew, cores
 from gpuckpt.image.damage import Damaged, refusal
 from gpuckpt.image.frames import FRAME_SIZE, largest_stored
 from gpuckpt.image.memory import Budget, Stopped, keep_freed_memory
-from gpuckpt.image.outflow import Outflow
+from gpuckpt.image.outflow import Outflow, pour
 from gpuckpt.image.reading import StoredFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from gpuckpt.image.store import Image
 
 MEMORY = 160 << 20
+SMALL = 64 << 20
 
 
 class Unpacker:
@@ -36,10 +37,12 @@ class Unpacker:
         on_bytes: Callable[[int], None] = lambda _: None,
         workers: int | None = None,
         memory: int = MEMORY,
+        changes: Mapping[str, Callable[[bytes], bytes]] | None = None,
     ) -> None:
         """Work on the open `image`; `on_bytes` is told of raw bytes as they are handed over.
 
-        `memory` bounds all buffers together.
+        `memory` bounds all buffers together. `changes` has what is done to small images, by their
+        names, between the check of their bytes and handing them over.
         """
         keep_freed_memory()
         self._image = image
@@ -49,6 +52,7 @@ class Unpacker:
         self._workers = min(workers or cores() + 2, max(1, memory // 3 // each))
         self._budget = Budget(memory - self._workers * each)
         self._crew = Crew("unpack", self._workers)
+        self._changes = changes or {}
         self._changed = threading.Condition()
         self._sending = 0
         self._closed = False
@@ -71,10 +75,14 @@ class Unpacker:
             ImageError: `close` was called.
         """
         with self._opened(name) as file:
+            if change := self._changes.get(name):
+                pour(change(self._whole(file, SMALL)), fd, self._stop)
+                self._on_bytes(file.entry.raw_size)
+                return
             flow = Outflow(file, fd, self._stop, self._on_bytes)
             flow.run(self._crew, self._budget, self._workers + 2)
 
-    def read(self, name: str, limit: int = 64 << 20) -> bytes:
+    def read(self, name: str, limit: int = SMALL) -> bytes:
         """Return CRIU's `name`, one that is known to be small.
 
         Raises:
@@ -83,10 +91,13 @@ class Unpacker:
             ImageError: `close` was called.
         """
         with self._opened(name) as file:
-            if file.entry.raw_size > limit:
-                size = file.entry.raw_size
-                raise ImageDamaged(f"{name} has {size} bytes in {self._image.path}: too many")
-            return b"".join(file.raw(frame) for frame in file.table)
+            return self._whole(file, limit)
+
+    def _whole(self, file: StoredFile, limit: int) -> bytes:
+        if (size := file.entry.raw_size) > limit:
+            name = file.entry.name
+            raise ImageDamaged(f"{name} has {size} bytes in {self._image.path}: too many")
+        return b"".join(file.raw(frame) for frame in file.table)
 
     def close(self) -> None:
         """End every `send` soon; all calls to come raise."""

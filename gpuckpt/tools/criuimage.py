@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Final
 from gpuckpt.errors import ImageDamaged
 from gpuckpt.model import Connection, FileRef, Listener, Remap
 from gpuckpt.tools.addresses import plain
-from gpuckpt.tools.sockets import CLOSING, LISTENING, UNCONNECTED
-from gpuckpt.tools.wire import Message, little_words, records
+from gpuckpt.tools.sockets import CLOSING, ESTABLISHED, KINDS, LISTENING, UNCONNECTED
+from gpuckpt.tools.unixnames import SocketName
+from gpuckpt.tools.wire import Message, little_words, records, spans
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+
+FILES: Final = "files.img"
 
 _PSTREE: Final = 0x50273030
 _CORE: Final = 0x55053847
@@ -27,6 +30,7 @@ _REMAPS: Final = 0x59133954
 
 _LINKED, _GHOST = 0, 1  # RemapType in remap-file-path.proto
 _TCP, _UDP = 6, 17
+_STREAM: Final = 1
 _IPV4, _IPV6 = 2, 10
 _ADDRESS_BYTES: Final = {_IPV4: 4, _IPV6: 16}
 
@@ -44,7 +48,10 @@ class TaskIds:
 
 @dataclass(frozen=True, slots=True)
 class OpenFiles:
-    """What a restore expects outside the image; `sockets` are the paths of Unix sockets."""
+    """What a restore expects outside the image.
+
+    `sockets` are the paths of Unix sockets, `names` those of their names that are no paths.
+    """
 
     files: tuple[FileRef, ...]
     listeners: tuple[Listener, ...]
@@ -52,6 +59,7 @@ class OpenFiles:
     connections: tuple[Connection, ...] = ()
     sockets: tuple[str, ...] = ()
     remaps: tuple[Remap, ...] = ()
+    names: tuple[SocketName, ...] = ()
 
 
 def read_pstree(raw: bytes) -> tuple[TaskIds, ...]:
@@ -130,6 +138,7 @@ def read_files(raw: bytes, remaps: bytes = b"") -> OpenFiles:
         tuple(line for one in entries if (line := _connection(one.message(4)))),
         tuple(dict.fromkeys(path for one in entries if (path := _socket(one.message(16))))),
         tuple(_remaps(entries, pairs)),
+        tuple(dict.fromkeys(name for one in entries if (name := _name(one.message(16))))),
     )
 
 
@@ -156,6 +165,32 @@ def _socket(unix: Message | None) -> str:
     """Return the path a Unix socket is bound to, "" if it has none, or it is removed already."""
     raw = b"".join(unix.bytes(11)[-1:]) if unix and not unix.number(15) else b""
     return raw.rstrip(b"\0").decode("utf-8", "surrogateescape") if raw[:1] == b"/" else ""
+
+
+def _name(unix: Message | None) -> SocketName | None:
+    """Return the name a Unix socket is bound to if that is no path.
+
+    A connected stream has it from its listener, or loses it: 4.2.1 does not bind it again.
+    """
+    kind = unix.number(3) if unix else 0
+    if unix is None or (kind, unix.number(4)) == (_STREAM, ESTABLISHED):
+        return None
+    raw = b"".join(unix.bytes(11)[-1:])
+    return SocketName(raw, KINDS.get(kind, "")) if raw[:1] == b"\0" else None
+
+
+def rename_sockets(raw: bytes, name: Callable[[bytes], bytes]) -> bytes:
+    """Return files.img with other names for Unix sockets, each as long as the one before.
+
+    Raises:
+        ImageDamaged: these bytes are no such image.
+    """
+    found = bytearray(raw)
+    for span in spans(raw, _FILES, FILES, 16, 11):
+        new = name(raw[span])
+        if len(new) == span.stop - span.start:  # nothing else in the image may move
+            found[span] = new
+    return bytes(found)
 
 
 def read_file_ids(raw: bytes) -> dict[int, str]:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuckpt.tools import connections, diag, filters
+from gpuckpt.tools import connections, diag, filters, unixnames
 from gpuckpt.tools.addresses import plain
 from gpuckpt.tools.descriptors import targets
 from gpuckpt.tools.procfs import numbers, read, text
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from gpuckpt.tools.addresses import Ends
     from gpuckpt.tools.diag import Connection
+    from gpuckpt.tools.unixnames import SocketName
 
 _LOCAL, _STATE, _INODE = 1, 3, 9  # columns of /proc/net/tcp
 _LISTENING = "0A"
@@ -82,6 +83,13 @@ class Net:
                 if any(target in wanted for _, target in targets(self._proc / str(pid))):
                     found.append(pid)
         return tuple(found)
+
+    def unix_users(self, names: Iterable[SocketName]) -> dict[SocketName, tuple[int, ...]]:
+        """Return those names of Unix sockets that are in use, with the processes seen to have them.
+
+        A path is in use if a socket is bound to what lies there now.
+        """
+        return unixnames.users(self._proc, names)
 
     def cut(self, pids: Iterable[int], log: Path) -> tuple[str, ...]:
         """Say what `free_connections` would have to undo, one line a thing.

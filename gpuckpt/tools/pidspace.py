@@ -83,6 +83,11 @@ class Spaces:
         """Return what each number of this host is in there: pids, threads, groups, sessions."""
         return _numbers(self.root, space)
 
+    def number(self, space: Space) -> int:
+        """Return the number of the namespace itself, 0 if it is gone."""
+        found = link(f"{self.root}/{space.init.pid}/ns/pid") or ""
+        return int("0" + found.removeprefix("pid:[").removesuffix("]"))
+
 
 def door(place: Space | NewSpace | None) -> str:
     """Return the folder, for a shell, in which CRIU's hook finds our descriptors; "": where we are.

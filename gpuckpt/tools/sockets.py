@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Container
     from pathlib import Path
 
+ESTABLISHED: Final = 1
 SYN_SENT: Final = 2
 LISTENING: Final = 10
 UNCONNECTED: Final = 7
@@ -28,9 +30,11 @@ CLOSING: Final = TOLD_OF_END | {4, 5}
 
 _REQUEST: Final = struct.Struct("=BBHIIIII")  # struct unix_diag_req
 _ANSWER: Final = struct.Struct("=BBBBIII")  # struct unix_diag_msg
-_SHOW_NAME, _SHOW_PEER, _SHOW_WAITING = 1, 4, 8
-_NAME, _PEER, _WAITING = 0, 2, 3
-_KINDS: Final = {1: "stream", 2: "dgram", 5: "seqpacket"}
+_PATH: Final = struct.Struct("=II")  # struct unix_diag_vfs
+_SHOW_NAME, _SHOW_FILE, _SHOW_PEER, _SHOW_WAITING = 1, 2, 4, 8
+_NAME, _FILE, _PEER, _WAITING = 0, 1, 2, 3
+KINDS: Final = {1: "stream", 2: "dgram", 5: "seqpacket"}  # of Unix sockets, by SOCK_...
+_MINOR_BITS: Final = 20  # of a device's number, as the kernel has it
 _INODE: Final = 9  # the column of /proc/net/tcp, and of netlink
 _UNREAD: Final = 4  # of netlink: bytes in its queue
 _MAPPED: Final = "0000000000000000FFFF0000"  # ::ffff:0:0/96, as /proc/net/tcp6 writes it
@@ -69,7 +73,8 @@ class UnixSocket:
     """One Unix socket; `peer` is the inode it is connected to, 0 if none.
 
     That of the listener if it has not accepted the connection yet; a listener's `waiting` are the
-    inodes of those that wait for it.
+    inodes of those that wait for it. `file` is the device and the inode, or its lower half, of the
+    path that it is bound to. `talks`: it is connected, and may have its name from a listener.
     """
 
     inode: int
@@ -77,6 +82,8 @@ class UnixSocket:
     name: str
     peer: int
     waiting: tuple[int, ...] = ()
+    file: tuple[int, int] = (0, 0)
+    talks: bool = False
 
 
 def tcp_sockets(process: Path | str, inodes: Container[int]) -> tuple[InetSocket, ...]:
@@ -114,7 +121,7 @@ def unix_sockets() -> dict[int, UnixSocket]:
     Raises:
         OSError: the kernel has no unix_diag.
     """
-    show = _SHOW_NAME | _SHOW_PEER | _SHOW_WAITING
+    show = _SHOW_NAME | _SHOW_FILE | _SHOW_PEER | _SHOW_WAITING
     body = _REQUEST.pack(socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, show, 0, 0)
     found = (_unix(payload) for payload in netlink.dump(netlink.SOCK_DIAG, netlink.BY_FAMILY, body))
     known = {one.inode: one for one in found}
@@ -126,20 +133,27 @@ def unix_sockets() -> dict[int, UnixSocket]:
 
 
 def _unix(payload: bytes) -> UnixSocket:
-    _, kind, _, _, inode, *_ = _ANSWER.unpack_from(payload)
-    name, peer, waiting = "", 0, b""
+    _, kind, state, _, inode, *_ = _ANSWER.unpack_from(payload)
+    name, peer, waiting, file = "", 0, b"", (0, 0)
     for attribute, value in netlink.attributes(payload[_ANSWER.size :]):
         if attribute == _NAME:
-            # a leading zero byte marks a name that is no path; people write it as @
-            name = text(
-                value.replace(b"\0", b"@", 1) if value[:1] == b"\0" else value.rstrip(b"\0")
-            )
+            name = written(value)
+        elif attribute == _FILE:
+            number, device = _PATH.unpack_from(value)
+            parts = device >> _MINOR_BITS, device & (1 << _MINOR_BITS) - 1
+            file = os.makedev(*parts), number
         elif attribute == _PEER:
             peer = int.from_bytes(value, "little")
         elif attribute == _WAITING:
             waiting = value
     inodes = struct.unpack_from(f"={len(waiting) // 4}I", waiting)
-    return UnixSocket(inode, _KINDS.get(kind, str(kind)), name, peer, inodes)
+    talks = kind != socket.SOCK_DGRAM and state == ESTABLISHED
+    return UnixSocket(inode, KINDS.get(kind, str(kind)), name, peer, inodes, file, talks)
+
+
+def written(name: bytes) -> str:
+    """Write the name of a Unix socket for people: a leading zero byte, which no path has, as @."""
+    return text(name.replace(b"\0", b"@", 1) if name[:1] == b"\0" else name.rstrip(b"\0"))
 
 
 def _tcp(fields: list[str], peer: int) -> InetSocket:

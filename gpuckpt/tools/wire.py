@@ -25,7 +25,7 @@ class Message:
     def __init__(self, raw: bytes) -> None:
         """Read all fields; those nobody asks for do no harm."""
         self._values: dict[int, list[int | bytes]] = {}
-        for number, value in _fields(raw):
+        for number, value, _ in _fields(raw):
             self._values.setdefault(number, []).append(value)
 
     def number(self, field: int, default: int = 0) -> int:
@@ -82,6 +82,27 @@ def records(raw: bytes, magic: int, name: str) -> Iterator[Message]:
     Raises:
         ImageDamaged: the bytes are no such image, or end in the middle of a record.
     """
+    return (Message(raw[one]) for one in _records(raw, magic, name))
+
+
+def spans(raw: bytes, magic: int, name: str, *fields: int) -> Iterator[slice]:
+    """Say where the bytes of a field lie in an image; `fields` lead to it, message by message.
+
+    Raises:
+        ImageDamaged: the bytes are no such image, or end in the middle of a record.
+    """
+    for one in _records(raw, magic, name):
+        yield from _within(raw, one, fields)
+
+
+def _within(raw: bytes, message: slice, fields: tuple[int, ...]) -> Iterator[slice]:
+    for number, value, at in _fields(raw[message]):
+        if number == fields[0] and isinstance(value, bytes):
+            found = slice(message.start + at, message.start + at + len(value))
+            yield from _within(raw, found, fields[1:]) if fields[1:] else (found,)
+
+
+def _records(raw: bytes, magic: int, name: str) -> Iterator[slice]:
     head, kind = _word(raw, 0, name), _word(raw, 4, name)
     if (head, kind) != (_IMAGE, magic):
         raise ImageDamaged(f"{name} does not begin as such an image does")
@@ -91,7 +112,7 @@ def records(raw: bytes, magic: int, name: str) -> Iterator[Message]:
         at += 4
         if size > len(raw) - at:
             raise ImageDamaged(f"{name} ends in the middle of a record")
-        yield Message(raw[at : at + size])
+        yield slice(at, at + size)
         at += size
 
 
@@ -101,14 +122,16 @@ def _word(raw: bytes, at: int, name: str) -> int:
     return int.from_bytes(raw[at : at + 4], "little")
 
 
-def _fields(raw: bytes) -> Iterator[tuple[int, int | bytes]]:
+def _fields(raw: bytes) -> Iterator[tuple[int, int | bytes, int]]:
+    """Give each field's number, its value, and where that begins."""
     at = 0
     while at < len(raw):
         key, at = _varint(raw, at)
         number, kind = key >> 3, key & 7
         if kind == 0:
+            start = at
             value, at = _varint(raw, at)
-            yield number, value
+            yield number, value, start
             continue
         if kind in {1, 5}:
             size = 8 if kind == 1 else 4
@@ -119,8 +142,8 @@ def _fields(raw: bytes) -> Iterator[tuple[int, int | bytes]]:
         if size > len(raw) - at:
             raise ImageDamaged("a record ends in the middle of a field")
         chunk = raw[at : at + size]
+        yield number, chunk if kind == 2 else int.from_bytes(chunk, "little"), at  # noqa: PLR2004
         at += size
-        yield number, chunk if kind == 2 else int.from_bytes(chunk, "little")  # noqa: PLR2004
 
 
 def _varint(raw: bytes, at: int) -> _Varint:

@@ -58,11 +58,12 @@ def test_plain_lines_draw_nothing(name: str) -> None:
 
 
 def test_a_job_in_a_namespace_has_pids_here_and_there() -> None:
-    inside = Inside(900, 4711, (4711, 4720))
+    inside = Inside(900, 4711, (4711, 4720), {"@old": "@new"})
     made = replace(samples.restore_result(), root_pid=905, pids=(905, 907), inside=inside)
     lines = list(plain.lines(restore.outcome(made).page))
     assert lines[1:4] == ["pid: 905", "processes: 905 907", "inside: pid 4711, processes 4711 4720"]
     assert lines[4].startswith("init: 900: passes signals on")
+    assert lines[5] == "renamed: the driver's socket @old is now @new"
     assert restore.outcome(made).quiet == "905"
 
 

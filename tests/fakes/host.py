@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from gpuckpt.tools.diag import Connection
     from gpuckpt.tools.locks import FileLock
     from gpuckpt.tools.pidspace import NewSpace
+    from gpuckpt.tools.unixnames import SocketName
 
 GIB = 1 << 30
 ROOT_PID = 4_000_000  # higher than the pid of any test run
@@ -151,6 +152,7 @@ class FakeHost:
     missing: set[str] = field(default_factory=set)
     ports: dict[int, list[PortState]] = field(default_factory=dict)
     port_holders: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    unix_users: dict[SocketName, tuple[int, ...]] = field(default_factory=dict)
     packages: dict[str, tuple[str, ...]] = field(default_factory=dict)
     opened: set[int] = field(default_factory=set)
     criu_found: dict[int, str] = field(default_factory=dict)
@@ -771,6 +773,10 @@ class _Net:
         del protocol, listening
         return self.host.port_holders.get(port, ())
 
+    def unix_users(self, names: Iterable[SocketName]) -> dict[SocketName, tuple[int, ...]]:
+        wanted = set(names)
+        return {name: pids for name, pids in self.host.unix_users.items() if name in wanted}
+
     def free_connections(self, pids: Iterable[int], log: Path) -> None:
         del log
         self.host.cut -= set(pids)
@@ -818,6 +824,10 @@ class _Spaces:
     def numbers(self, space: Space) -> dict[int, int]:
         assert space.init.pid == INIT_PID
         return dict(self.host.inside)
+
+    def number(self, space: Space) -> int:
+        assert space.init.pid == INIT_PID
+        return 4026532500
 
 
 @dataclass

@@ -8,6 +8,7 @@ import signal
 import struct
 import subprocess
 import sys
+from base64 import b64decode
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +72,7 @@ def test_side_by_side_and_on(place: Field) -> None:
     assert place.gpuckpt("dump", job.pid, "-o", image, "--leave-running").code == 0
     refused = place.gpuckpt("plan", image).json["error"]["findings"]
     remedies = {one["id"]: one["remedy"] for one in refused if one["severity"] == "blocker"}
-    assert {"job-runs", "gate-parent-death", "file-taken"} <= set(remedies)
+    assert {"job-runs", "gate-parent-death", "file-taken", "socket-taken"} <= set(remedies)
     assert "--pid-namespace" in remedies["job-runs"] + remedies["gate-parent-death"]
     planned = place.gpuckpt("restore", image, "--plan", "--pid-namespace").result
     assert planned["can_restore"]
@@ -82,6 +83,11 @@ def test_side_by_side_and_on(place: Field) -> None:
         assert copy["inside"]["init"] != copy["root_pid"] != job.pid
         assert len(copy["pids"]) == len(copy["inside"]["pids"]) == 3
     assert moves(job.pid, one["root_pid"], two["root_pid"])
+    for copy in (one, two):
+        renamed = {drivers_name(job.pid, job.pid): drivers_name(copy["root_pid"], job.pid)}
+        assert copy["inside"]["renamed"] == renamed
+        assert answers(copy["root_pid"], job.pid)
+    assert answers(job.pid, job.pid)
     os.kill(one["inside"]["init"], signal.SIGUSR1)
     wait_for("the signal is passed on", lambda: count(one["root_pid"]) > 1_000_000)
     assert max(count(job.pid), count(two["root_pid"])) < 1_000_000
@@ -94,10 +100,15 @@ def test_side_by_side_and_on(place: Field) -> None:
     manifest = json.loads((second / "manifest.json").read_text())
     assert (manifest["root_pid"], manifest["tree"][0]["host_pid"]) == (job.pid, one["root_pid"])
     assert [file["names"] for file in manifest["carried"]] == [[f"/dev/shm/{NAME}"]]
+    (name,) = (b64decode(one["name"]) for one in manifest["outside"]["names"])
+    assert {name.rstrip(b"\0").decode().replace("\0", "@")} == set(
+        one["inside"]["renamed"].values()
+    )
     assert moves(job.pid, two["root_pid"])
 
     root = stays(place, second, "--pid-namespace")
     assert count(root) > 1_000_000
+    assert answers(root, job.pid)
     init = int(Path(f"/proc/{root}/stat").read_text().rpartition(")")[2].split()[1])
     place.restored.append(init)
     place.children[-1].terminate()
@@ -112,6 +123,38 @@ def test_side_by_side_and_on(place: Field) -> None:
     assert moves(job.pid)
     place.children[-1].terminate()
     assert place.children[-1].wait(PATIENCE) == 7
+
+
+def drivers_name(pid: int, inside: int) -> str:
+    """Return the name of a CUDA driver's socket in the pid namespace that a process lives in."""
+    return f"@cuda-uvmfd-{Path(f'/proc/{pid}/ns/pid').stat().st_ino}-{inside}"
+
+
+def answers(pid: int, inside: int) -> bool:
+    """Whether somebody listens where the driver of a process would."""
+    lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
+    listening = {line[-1] for line in lines if line[3] == "00010000"}
+    return drivers_name(pid, inside).ljust(108, "@") in listening
+
+
+def test_names_that_mean_something_are_refused(place: Field) -> None:
+    """No second copy robs the first of its path, or fails for its name, while that is there."""
+    job = place.job("apart.py", NAME, "open")
+    wait_for("it counts", lambda: (place.folder / "log").exists() and count(job.pid))
+    image, path = place.folder / "image", place.folder / "socket"
+    assert place.gpuckpt("dump", job.pid, "-o", image, "--leave-running").code == 0
+    there = path.stat().st_ino
+    refused = place.gpuckpt("restore", image, "--pid-namespace").json["error"]["findings"]
+    taken = {one["object"]: one["pid"] for one in refused if one["id"] == "socket-taken"}
+    assert taken.keys() == {f"unix {path}", f"unix @{NAME}"}
+    assert all(Path(f"/proc/{pid}/stat").exists() for pid in taken.values())
+    assert path.stat().st_ino == there
+
+    job.terminate()
+    assert job.wait(PATIENCE) == 7
+    found = apart(place, image)
+    assert path.stat().st_ino != there
+    assert moves(found["root_pid"])
 
 
 def stays(place: Field, image: Path, *args: object) -> int:

@@ -12,7 +12,9 @@ from gpuckpt.errors import RestoreFailed
 from gpuckpt.flow.request import Inside
 from gpuckpt.flow.work.tasks import below_me, inhabitants
 from gpuckpt.image.renumber import renumbered
+from gpuckpt.tools.criuimage import FILES, rename_sockets
 from gpuckpt.tools.pidspace import NewSpace
+from gpuckpt.tools.unixnames import SocketName, moved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -31,6 +33,7 @@ class Apart:
         self.tools = tools
         self.wanted = wanted
         self.space: Space | None = None
+        self._renamed: dict[str, str] = {}
 
     def __bool__(self) -> bool:
         """Whether the job gets pids of its own."""
@@ -39,6 +42,26 @@ class Apart:
     def place(self, manifest: Manifest, ready: Callable[[Space], None]) -> NewSpace | None:
         """Return what is to be made, if it is wanted; `ready` is called while nothing is in it."""
         return NewSpace(manifest.root_pid, manifest.ids, ready) if self.wanted else None
+
+    def changes(self) -> dict[str, Callable[[bytes], bytes]]:
+        """Return what has to be changed in CRIU's images for the job to be there a second time."""
+        return {FILES: self._rename} if self.wanted else {}
+
+    def _rename(self, files: bytes) -> bytes:
+        """Give the CUDA driver's sockets the names that it would have given them in here.
+
+        Those that share GPU memory make up such a name from the number of their own namespace, and
+        no two have the same. All other names mean something to somebody, and stay.
+        """
+        number = self.tools.spaces.number(self.space) if self.space is not None else 0
+
+        def name(raw: bytes) -> bytes:
+            new = moved(raw, number)
+            if new != raw:
+                self._renamed[SocketName(raw).words] = SocketName(new).words
+            return new
+
+        return rename_sockets(files, name)
 
     def seen(self, manifest: Manifest) -> Manifest:
         """Return the manifest with the numbers that its tasks have on this host.
@@ -70,4 +93,4 @@ class Apart:
         if self.space is None:
             return None
         pids = tuple(process.pid for process in manifest.tree)
-        return Inside(self.space.init.pid, manifest.root_pid, pids)
+        return Inside(self.space.init.pid, manifest.root_pid, pids, self._renamed)

@@ -25,6 +25,7 @@ from gpuckpt.image.outside import (
     FileRecord,
     ListenerRecord,
     LockRecord,
+    NameRecord,
     Outside,
     PipeRecord,
     PythonRecord,
@@ -238,6 +239,7 @@ def _outside(tools: Toolbox, dumped: Dumped, prefixes: set[str]) -> Outside:
             for one in opened.connections
         ),
         sockets=opened.sockets,
+        names=tuple(NameRecord(name=one.raw, kind=one.kind) for one in opened.names),
         locks=_locks(look),
         servers=tuple(sorted({one.name for one in look.peers if one.found_again})),
         remaps=tuple(

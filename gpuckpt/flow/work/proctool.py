@@ -107,3 +107,6 @@ class SpacesTool(Protocol):
 
     def numbers(self, space: Space) -> dict[int, int]:
         """Return what each number of this host is in there: pids, threads, groups, sessions."""
+
+    def number(self, space: Space) -> int:
+        """Return the number of the namespace itself, 0 if it is gone."""

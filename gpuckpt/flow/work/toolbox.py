@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gpuckpt.tools.locks import FileLock
     from gpuckpt.tools.net import PortState
     from gpuckpt.tools.units import Unit
+    from gpuckpt.tools.unixnames import SocketName
 
 
 class HostTool(Protocol):
@@ -88,6 +89,9 @@ class NetTool(Protocol):
 
     def holders(self, protocol: str, port: int, *, listening: bool = ...) -> tuple[int, ...]:
         """Return the processes that hold, or listen on, a socket with this local port."""
+
+    def unix_users(self, names: Iterable[SocketName]) -> dict[SocketName, tuple[int, ...]]:
+        """Return those names of Unix sockets that are in use, and who is seen to have them."""
 
     def free_connections(self, pids: Iterable[int], log: Path) -> None:
         """Undo what a CRIU that was killed has left on TCP connections; OSError if refused."""

@@ -90,6 +90,18 @@ TAKEN: Final = (
         "Wait until it has ended, and restore again.",
     ),
     Rule(
+        # 4.2.1 shows a name that is no path as nothing
+        r"unix: (ghost: )?Can't bind (on socket )?id (?P<xid>0x[0-9a-f]+) .*addr : "
+        r"Address already in use",
+        "the name of a unix socket of {who} is in use on this host: {file}",
+        "End whatever has it, as a copy of this job, and restore again.",
+    ),
+    Rule(
+        r"unix: (ghost: )?Can't bind (on socket )?id (?P<xid>0x[0-9a-f]+) .*addr : (?P<why>.+)",
+        "{file} of {who} could not be made again ({why})",
+        "Names that are no paths must be free in the network namespace of gpuckpt.",
+    ),
+    Rule(
         r"unix: (ghost: )?Can't bind (on socket )?id (?P<xid>0x[0-9a-f]+) .*addr (?P<path>.+): "
         r"(?P<why>.+)",
         "the unix socket {path} of {who} could not be made again ({why})",

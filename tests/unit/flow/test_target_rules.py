@@ -21,6 +21,7 @@ from gpuckpt.image.outside import ConnectionRecord, ListenerRecord, PythonRecord
 from gpuckpt.model import HostFacts, NvidiaFacts, Phase, ProcessRef, Receipt, TcpPolicy, Version
 from gpuckpt.tools.net import PortState
 from gpuckpt.tools.surroundings import Surroundings
+from gpuckpt.tools.unixnames import SocketName
 from tests import image_samples
 from tests.plan_samples import GIB, process
 
@@ -160,6 +161,13 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
         "!remap-in-the-way",
         "sem.x",
     ),
+    "socket name": ({}, {"sockets": {SocketName(b"\0mine", "dgram"): process(77)}}, "!socket-taken",
+        "@mine of a Unix socket"),
+    "a path": (
+        {}, {"sockets": {SocketName(b"/run/s"): process(77)}}, "!socket-taken", "The name /run/s of"
+    ),
+    "a communicator's name": ({}, {"sockets": {SocketName(b"\0tmp/nccl-socket-0-ab\0"): None}},
+        "!socket-taken", "cannot be seen"),
     "socket": (outside(sockets=("/run/x/s",)), {"writable": {"/run/x": False}}, "!socket-folder",
                "/run/x/s"),
     "venv": (

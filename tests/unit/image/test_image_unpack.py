@@ -61,6 +61,24 @@ def test_what_was_stored_comes_back(tmp_path: Path, chunk: int) -> None:
     assert sum(told) == sum(SIZES)
 
 
+def test_small_images_are_changed_once_their_bytes_are_checked(tmp_path: Path) -> None:
+    """More than a pipe holds, to a reader who may be slow; a damaged image is never changed."""
+    data, told = noise(3 * MIB), list[int]()
+    changes = {"files.img": lambda raw: raw[::-1], "no.img": bytes}
+    options = {"on_bytes": told.append, "changes": changes}
+    with unpacker(tmp_path / "job", {"files.img": data}, **options) as feeding, threads() as pool:
+        reader, sent = start_send(pool, feeding, "files.img")
+        assert drain(reader) == data[::-1]
+        sent.result(PATIENCE)
+        assert feeding.read("files.img") == data
+        assert told == [len(data)]
+        reader, sent = start_send(pool, feeding, "files.img")
+        feeding.close()
+        with pytest.raises(ImageError):
+            sent.result(PATIENCE)
+        os.close(reader)
+
+
 def test_frames_of_every_allowed_size_come_back(tmp_path: Path) -> None:
     for frame in (64 * KIB, MIB, 16 * MIB):
         samples.write_image(tmp_path / str(frame), {"a.img": noise(17 * MIB)}, frame=frame)

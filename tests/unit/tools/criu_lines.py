@@ -315,6 +315,16 @@ RESTORE = [
         "does not have an address that the job listens on: tcp 0.0.0.0 port 8000",
     ),
     (
+        "name of a unix socket",
+        _again("unix: Can't bind id 0x1a ino 1498094 addr : Address already in use"),
+        "the name of a unix socket of process 4711 (train) is in use on this host: tcp 0.0.0.0",
+    ),
+    (
+        "name of a unix socket not allowed",
+        _again("unix: Can't bind id 0x1a ino 1498094 addr : Permission denied"),
+        "of process 4711 (train) could not be made again (Permission denied)",
+    ),
+    (
         "unix name",
         _again("unix: Can't bind id 0x1a ino 1498094 addr d/s: No such file or directory"),
         "the unix socket /d/s",

@@ -14,7 +14,9 @@ from gpuckpt.tools.criuimage import (
     ids,
     read_files,
     read_pstree,
+    rename_sockets,
 )
+from gpuckpt.tools.unixnames import SocketName
 
 REAL = Path(__file__).parent / "data" / "criu-4.2.1"
 
@@ -153,3 +155,39 @@ def test_damage_is_one_plain_error(raw: bytes) -> None:
 def test_packed_and_fixed_fields_are_understood() -> None:
     packed = field(1, 10) + field(5, varint(10) + varint(300)) + b"\x35" + bytes(4)
     assert read_pstree(image(PSTREE, packed + b"\x39" + bytes(8)))[0].threads == (10, 300)
+
+
+def unix(number: int, kind: int, state: int, name: bytes) -> bytes:
+    inner = field(1, number) + field(3, kind) + field(4, state) + field(11, name) + field(8, 0)
+    return field(1, 3) + field(2, number) + field(16, inner)
+
+
+UNIX = (
+    unix(1, 5, 10, b"\0padded\0\0"),
+    unix(2, 1, 10, b"\0service"),
+    unix(3, 1, 1, b"\0service"),
+    unix(4, 1, 10, b"/run/path\0"),
+    unix(5, 2, 7, b""),
+)
+
+
+def test_names_that_are_no_paths_and_are_bound_again() -> None:
+    found = read_files(image(FILES, *UNIX))
+    assert found.names == (
+        SocketName(b"\0padded\0\0", "seqpacket"),
+        SocketName(b"\0service", "stream"),
+    )
+    assert found.sockets == ("/run/path",)
+    assert read_files(image(FILES, unix(3, 1, 1, b"\0service"))).names == ()
+
+
+def test_sockets_get_other_names_of_the_same_length_and_nothing_moves() -> None:
+    """A name that is also elsewhere in the image, in another field, stays there."""
+    other = field(1, 1) + field(2, 9) + field(3, field(6, b"\0service"))
+    names = {b"\0service": b"\0SERVICE", b"\0padded\0\0": b"\0longer-than-before"}
+    new = rename_sockets(image(FILES, other, *UNIX), lambda name: names.get(name, name))
+    later = (unix(2, 1, 10, b"\0SERVICE"), unix(3, 1, 1, b"\0SERVICE"))
+    assert new == image(FILES, other, UNIX[0], *later, *UNIX[3:])
+    for raw in (b"", new[:-3], image(PSTREE)):
+        with pytest.raises(ImageDamaged):
+            rename_sockets(raw, lambda name: name)

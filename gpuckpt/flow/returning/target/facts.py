@@ -10,6 +10,7 @@ from gpuckpt.errors import HostUnfit
 from gpuckpt.flow.gpu.memory import holders, memory_need
 from gpuckpt.flow.returning import doubts
 from gpuckpt.flow.returning.ledger import Ledger
+from gpuckpt.flow.returning.target.bound import taken_names
 from gpuckpt.flow.returning.target.found import fake_link, files, is_there
 from gpuckpt.flow.returning.target.ground import folder_of, made_in, makeable
 from gpuckpt.flow.returning.target.ports import processes, remains_of, seen_port, talkers
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from gpuckpt.image.outside import FileRecord, LockRecord
     from gpuckpt.model import Finding, HostFacts, NvidiaFacts, Process, Version
     from gpuckpt.tools.diag import Connection
+    from gpuckpt.tools.unixnames import SocketName
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,8 @@ class TargetFacts:
     names, `makeable` those that CRIU makes itself if they are missing. `locked` are files whose
     locks others have, with the pid and name of one of these. `remains` are connections between
     the ends of the job's own, and closed ones on its ports, `talkers` who has them, by the local
-    port. `taken` are the job's numbers in
-    use, with their users. `running` are processes of this very job that are alive, from
+    port; `sockets` names of its Unix sockets that are in use. `taken` are the job's numbers in use,
+    with their users. `running` are processes of this very job that are alive, from
     before the dump or from an earlier restore, which `restored` tells of; `copies` tell of others
     that look like it. `others` are restores going on now. `gpu_short` has the GPUs
     with too little memory: the bytes needed, and who holds it, in words. `gpus` says which GPU
@@ -70,6 +72,7 @@ class TargetFacts:
     ports: tuple[SeenPort, ...] = ()
     remains: tuple[Connection, ...] = ()
     talkers: Mapping[int, Process] = field(default_factory=dict)
+    sockets: Mapping[SocketName, Process | None] = field(default_factory=dict)
     addresses: Mapping[str, bool] = field(default_factory=dict)
     gpu_short: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     terminal: bool = False
@@ -146,7 +149,7 @@ def gather(
 
 
 def look_again(tools: Toolbox, manifest: Manifest, facts: TargetFacts) -> TargetFacts:
-    """Look once more at what may pass by itself: numbers, ports, GPU memory."""
+    """Look once more at what may pass by itself: numbers, ports, names, GPU memory."""
     nvidia = tools.nvidia.facts()
     plan = facts.gpus.renewed(nvidia) if facts.gpus else _plan(manifest, nvidia, facts.asked)
     ports = tuple(seen_port(tools, listener) for listener in manifest.outside.listeners)
@@ -159,6 +162,7 @@ def look_again(tools: Toolbox, manifest: Manifest, facts: TargetFacts) -> Target
         ports=ports,
         remains=remains,
         talkers=talkers(tools, remains),
+        sockets=taken_names(tools, manifest, apart=facts.apart),
         locked=_locked(tools, manifest.outside.locks),
         nvidia=nvidia,
         gpus=plan,

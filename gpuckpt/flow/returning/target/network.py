@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gpuckpt.image.manifest import Manifest
     from gpuckpt.model import Finding
     from gpuckpt.tools.diag import Connection
+    from gpuckpt.tools.unixnames import SocketName
 
 
 def ports(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
@@ -147,6 +148,31 @@ def _kept(peers: list[str]) -> Finding:
     )
 
 
+def sockets(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
+    """A name that is no path can be had once; at a path CRIU would put its socket in his place."""
+    for bound, user in facts.sockets.items():
+        if user is None:
+            whose = "in use here, by whom cannot be seen"
+        else:
+            own = "the job itself, " if user.pid in facts.running else ""
+            whose = f"in use by {own}{name(user)}"
+        yield blocker(
+            "socket-taken",
+            f"unix {bound.words}",
+            f"The name {bound.words} of a Unix socket that the job had is {whose}.",
+            _room_for(bound),
+            None if user is None else user.pid,
+        )
+
+
+def _room_for(bound: SocketName) -> str:
+    """Say what helps; NCCL's ranks make up each other's names from what all of them know."""
+    end = "End what holds it and retry; two copies of such a job cannot run on one host"
+    if bound.communicators:
+        return f"{end}, but an image made with `dump --quiesce` holds no communicators."
+    return f"{end}."
+
+
 def pipes(manifest: Manifest, _: TargetFacts) -> Iterator[Finding]:
     """Whoever had the other end of a pipe does not come along."""
     for one in manifest.outside.pipes:
@@ -159,4 +185,4 @@ def _place(seen: SeenPort) -> str:
     return f"{one.protocol} {one.address}:{one.port}"
 
 
-RULES: Final[tuple[Rule, ...]] = (ports, same_ends, connections, pipes)
+RULES: Final[tuple[Rule, ...]] = (ports, same_ends, sockets, connections, pipes)
