@@ -31,6 +31,7 @@ _REMAPS: Final = 0x59133954
 _LINKED, _GHOST = 0, 1  # RemapType in remap-file-path.proto
 _TCP, _UDP = 6, 17
 _STREAM: Final = 1
+_EXTERNAL: Final = 1  # USK_EXTERN in uflags
 _IPV4, _IPV6 = 2, 10
 _ADDRESS_BYTES: Final = {_IPV4: 4, _IPV6: 16}
 
@@ -163,8 +164,13 @@ def _remaps(entries: Iterable[Message], pairs: Iterable[Message]) -> Iterator[Re
 
 def _socket(unix: Message | None) -> str:
     """Return the path a Unix socket is bound to, "" if it has none, or it is removed already."""
-    raw = b"".join(unix.bytes(11)[-1:]) if unix and not unix.number(15) else b""
+    raw = _own_name(unix) if unix and not unix.number(15) else b""
     return raw.rstrip(b"\0").decode("utf-8", "surrogateescape") if raw[:1] == b"/" else ""
+
+
+def _own_name(unix: Message) -> bytes:
+    """Return the name that a socket has by itself: those of others outside are only sent to."""
+    return b"" if unix.number(6) & _EXTERNAL else b"".join(unix.bytes(11)[-1:])
 
 
 def _name(unix: Message | None) -> SocketName | None:
@@ -175,7 +181,7 @@ def _name(unix: Message | None) -> SocketName | None:
     kind = unix.number(3) if unix else 0
     if unix is None or (kind, unix.number(4)) == (_STREAM, ESTABLISHED):
         return None
-    raw = b"".join(unix.bytes(11)[-1:])
+    raw = _own_name(unix)
     return SocketName(raw, KINDS.get(kind, "")) if raw[:1] == b"\0" else None
 
 

@@ -157,8 +157,8 @@ def test_packed_and_fixed_fields_are_understood() -> None:
     assert read_pstree(image(PSTREE, packed + b"\x39" + bytes(8)))[0].threads == (10, 300)
 
 
-def unix(number: int, kind: int, state: int, name: bytes) -> bytes:
-    inner = field(1, number) + field(3, kind) + field(4, state) + field(11, name) + field(8, 0)
+def unix(number: int, kind: int, state: int, name: bytes, flags: int = 0) -> bytes:
+    inner = field(1, number) + field(3, kind) + field(4, state) + field(11, name) + field(6, flags)
     return field(1, 3) + field(2, number) + field(16, inner)
 
 
@@ -168,6 +168,8 @@ UNIX = (
     unix(3, 1, 1, b"\0service"),
     unix(4, 1, 10, b"/run/path\0"),
     unix(5, 2, 7, b""),
+    unix(6, 2, 7, b"/dev/log\0", 1),
+    unix(7, 2, 7, b"\0server", 1),
 )
 
 

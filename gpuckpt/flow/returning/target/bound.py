@@ -28,7 +28,8 @@ def taken_names(
 
 def _names(manifest: Manifest, *, apart: bool) -> Iterator[SocketName]:
     """Go through what is bound where others see it; `apart`, some get names of their own."""
-    for path in manifest.outside.sockets:
+    # older images list servers outside the job among them
+    for path in sorted({*manifest.outside.sockets} - {*manifest.outside.servers}):
         if not (apart and own_memory(path)):
             yield SocketName(os.fsencode(path))
     for one in manifest.outside.names:
