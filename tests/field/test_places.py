@@ -104,7 +104,13 @@ def another_linked_file(keeper: Keeper) -> Callable[[], None]:
 def no_socket_folder(keeper: Keeper) -> Callable[[], None]:
     folder, away = keeper.folder / "sockets", keeper.folder / "sockets.away"
     folder.rename(away)
-    return lambda: away.rename(folder) and None
+    folder.touch()  # if nothing were there, the folder would be made again
+
+    def mend() -> None:
+        folder.unlink()
+        away.rename(folder)
+
+    return mend
 
 
 BREAKS = {
