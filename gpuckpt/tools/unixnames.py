@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 # The CUDA driver binds one in every process, padded to 108 bytes, to hand a descriptor to others
 # that share GPU memory by CUDA IPC; they make up the name from the number of the pid namespace and
-# the pid (seen with 580.159 on an H200). These numbers have ten digits, from 0xf0000000 on.
+# the pid. With 580.159 a second copy of any CUDA job failed for it. Such numbers have ten digits,
+# from 0xf0000000 on.
 _DRIVERS: Final = re.compile(rb"\0cuda-uvmfd-(\d{10})-\d+\0*")
 _NCCL: Final = b"tmp/nccl-socket-"  # behind a zero byte, or a / (see flow/sight/rules/ranks.py)
 _NUMBER_DIGITS: Final = 10
