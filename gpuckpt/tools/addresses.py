@@ -6,7 +6,12 @@ Packets know no difference, so such an end may well have one of the other kind a
 from __future__ import annotations
 
 import ipaddress
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from gpuckpt.tools.procfs import read, text
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # of a connection: address and port of this end, address and port of the other
 Ends = tuple[str, int, str, int]
@@ -49,7 +54,36 @@ def packed(address: str) -> bytes:
     return ipaddress.ip_address(plain(address)).packed
 
 
+def end(written: str) -> tuple[str, int]:
+    """Read ADDRESS:PORT: four-byte words of the machine's order, in hex."""
+    address, _, port = written.partition(":")
+    words = bytes.fromhex(address)
+    raw = b"".join(words[at : at + 4][::-1] for at in range(0, len(words), 4))
+    return plain(raw), int(port, 16)
+
+
 def same_host(local: str, remote: str) -> bool:
     """Whether a connection between these addresses never leaves its host."""
     ends = (ipaddress.ip_address(local), ipaddress.ip_address(remote))
     return ends[0] == ends[1] or all(one.is_loopback for one in ends)
+
+
+def overlap(one: str, other: str) -> bool:
+    """Whether sockets bound to these addresses are in each other's way; "" is any address."""
+    ends = [ipaddress.ip_address(plain(address)) for address in (one, other) if address]
+    return len(ends) < 2 or ends[0] == ends[1] or any(end.is_unspecified for end in ends)  # noqa: PLR2004
+
+
+def scopes(address: str, proc: Path) -> tuple[int, ...]:
+    """Return the interfaces that an address means: one that counts on a single link needs one."""
+    if not of_one_link(address):
+        return (0,)
+    lines = text(read(proc / "net" / "if_inet6") or b"").splitlines()
+    fields = (line.split() for line in lines)
+    return tuple(int(one[1], 16) for one in fields if bytes.fromhex(one[0]) == packed(address))
+
+
+def of_one_link(address: str) -> bool:
+    """Whether an address means nothing without its interface (fe80::/10)."""
+    found = ipaddress.ip_address(address)
+    return isinstance(found, ipaddress.IPv6Address) and found.is_link_local

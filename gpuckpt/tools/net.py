@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuckpt.tools import connections, diag, filters, unixnames
-from gpuckpt.tools.addresses import plain
+from gpuckpt.tools.addresses import end, overlap, plain, scopes
 from gpuckpt.tools.descriptors import targets
 from gpuckpt.tools.procfs import numbers, read, text
 
@@ -53,12 +53,17 @@ class Net:
         CRIU binds with SO_REUSEADDR: closed connections are in its way only if their own sockets
         did not have it, as those accepted by a listener without it.
         """
-        refused = _bind(protocol, address, port, dual=dual)
+        # the address of one link may be that of several: it has to be free on all of them
+        tried = (
+            _bind(protocol, address, port, dual=dual, scope=scope)
+            for scope in scopes(address, self._proc)
+        )
+        refused = max(tried, default=errno.EADDRNOTAVAIL)
         if not refused:
             return PortState.FREE
         if refused == errno.EADDRNOTAVAIL:
             return PortState.NO_ADDRESS
-        if protocol == "tcp" and not self._held(port):
+        if protocol == "tcp" and not self._held(address, port):
             return PortState.LINGERING
         return PortState.TAKEN
 
@@ -70,12 +75,16 @@ class Net:
         """
         connections.free(pids, log)
 
-    def holders(self, protocol: str, port: int, *, listening: bool = False) -> tuple[int, ...]:
+    def holders(
+        self, protocol: str, port: int, address: str = "", *, listening: bool = False
+    ) -> tuple[int, ...]:
         """Return the processes that hold a socket with this local port, those we may look into.
 
-        With `listening` only TCP sockets count that wait for connections.
+        With an address only sockets count that are in the way of one there, with `listening` only
+        TCP sockets that wait for connections.
         """
-        inodes = self._inodes(protocol, port, listening=listening and protocol == "tcp")
+        only = listening and protocol == "tcp"
+        inodes = self._inodes(protocol, port, address, listening=only)
         wanted = {f"socket:[{inode}]" for inode in inodes}
         found: list[int] = []
         for pid in numbers(self._proc) if wanted else ():
@@ -124,17 +133,20 @@ class Net:
         """Whether there is such a table."""
         return name in filters.tables(name)
 
-    def remains(self, ports: Collection[int], ends: Collection[Ends]) -> tuple[Connection, ...]:
-        """Return connections of this host with one of these local ports, or these very ends.
+    def remains(
+        self, places: Collection[tuple[str, int]], ends: Collection[Ends]
+    ) -> tuple[Connection, ...]:
+        """Return connections of this host at these addresses and ports, or with these very ends.
 
-        Those with a local port only if nobody has them any more.
+        Those at a port only if nobody has them any more. Others' with the same port at another
+        address are in nobody's way.
         """
         exact = {(plain(here), near, plain(there), far) for here, near, there, far in ends}
         try:
             return tuple(
                 one
                 for one in diag.connections()
-                if one.ends in exact or (one.closed and one.ends[1] in ports)
+                if one.ends in exact or (one.closed and _at(one, places))
             )
         except OSError:  # no sock_diag: what is in the way shows when it is bound
             return ()
@@ -147,23 +159,32 @@ class Net:
         """
         return one.closed and diag.destroy(one)
 
-    def _held(self, port: int) -> bool:
-        """Whether a process holds a TCP socket with this local port."""
-        return next(self._inodes("tcp", port), None) is not None
+    def _held(self, address: str, port: int) -> bool:
+        """Whether a process holds a TCP socket that is in the way of one there."""
+        return next(self._inodes("tcp", port, address), None) is not None
 
-    def _inodes(self, protocol: str, port: int, *, listening: bool = False) -> Iterator[str]:
-        """Go through the sockets with this local port: closed ones have no inode."""
+    def _inodes(
+        self, protocol: str, port: int, address: str, *, listening: bool = False
+    ) -> Iterator[str]:
+        """Go through the sockets in the way of one there: closed ones have no inode."""
         ending = f":{port:04X}"
         for table in (protocol, f"{protocol}6"):
             for line in text(read(self._proc / "net" / table) or b"").splitlines()[1:]:
                 fields = line.split(None, _INODE + 1)
                 if listening and fields[_STATE] != _LISTENING:
                     continue
-                if fields[_LOCAL].endswith(ending) and fields[_INODE] != "0":
+                if not fields[_LOCAL].endswith(ending) or fields[_INODE] == "0":
+                    continue
+                if overlap(address, end(fields[_LOCAL])[0]):
                     yield fields[_INODE]
 
 
-def _bind(protocol: str, address: str, port: int, *, dual: bool) -> int:
+def _at(one: Connection, places: Collection[tuple[str, int]]) -> bool:
+    """Whether the near end of a connection is in the way of a socket at one of these."""
+    return any(one.ends[1] == port and overlap(address, one.ends[0]) for address, port in places)
+
+
+def _bind(protocol: str, address: str, port: int, *, dual: bool, scope: int) -> int:
     """Return 0 if it can be bound, else the error's number."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     udp = protocol.startswith("udp")
@@ -173,7 +194,7 @@ def _bind(protocol: str, address: str, port: int, *, dual: bool) -> int:
         # two UDP sockets that have it share a port, and each would miss the other's packets
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, not udp)
         try:
-            trial.bind((address, port))
+            trial.bind((address, port, 0, scope) if family == socket.AF_INET6 else (address, port))
         except OSError as why:
             return why.errno or errno.EINVAL
     return 0

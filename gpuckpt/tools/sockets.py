@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.tools import netlink
-from gpuckpt.tools.addresses import plain, same_host
+from gpuckpt.tools.addresses import end, same_host
 from gpuckpt.tools.procfs import read, text
 
 if TYPE_CHECKING:
@@ -157,8 +157,8 @@ def written(name: bytes) -> str:
 
 
 def _tcp(fields: list[str], peer: int) -> InetSocket:
-    local, local_port = _end(fields[1])
-    remote, remote_port = _end(fields[2])
+    local, local_port = end(fields[1])
+    remote, remote_port = end(fields[2])
     state = int(fields[3], 16)
     waiting = int(fields[4].partition(":")[2], 16) if state == LISTENING else 0
     return InetSocket(
@@ -169,11 +169,3 @@ def _tcp(fields: list[str], peer: int) -> InetSocket:
 def _plain_end(written: str) -> str:
     """Write an IPv4 address the same way whether its socket is one of IPv6 or not."""
     return written.removeprefix(_MAPPED)
-
-
-def _end(written: str) -> tuple[str, int]:
-    """Read ADDRESS:PORT: four-byte words of the machine's order, in hex."""
-    address, _, port = written.partition(":")
-    words = bytes.fromhex(address)
-    raw = b"".join(words[at : at + 4][::-1] for at in range(0, len(words), 4))
-    return plain(raw), int(port, 16)

@@ -769,8 +769,10 @@ class _Net:
         states = self.host.ports.get(port, [PortState.FREE])
         return states.pop(0) if len(states) > 1 else states[0]
 
-    def holders(self, protocol: str, port: int, *, listening: bool = False) -> tuple[int, ...]:
-        del protocol, listening
+    def holders(
+        self, protocol: str, port: int, address: str = "", *, listening: bool = False
+    ) -> tuple[int, ...]:
+        del protocol, address, listening
         return self.host.port_holders.get(port, ())
 
     def unix_users(self, names: Iterable[SocketName]) -> dict[SocketName, tuple[int, ...]]:
@@ -800,8 +802,10 @@ class _Net:
     def held(self, name: str) -> bool:
         return name in self.host.filters
 
-    def remains(self, ports: Collection[int], ends: Collection[Ends]) -> tuple[Connection, ...]:
-        del ports, ends
+    def remains(
+        self, places: Collection[tuple[str, int]], ends: Collection[Ends]
+    ) -> tuple[Connection, ...]:
+        del places, ends
         return tuple(self.host.remains)
 
     def forget(self, one: Connection) -> bool:

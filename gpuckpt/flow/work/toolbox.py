@@ -87,8 +87,10 @@ class NetTool(Protocol):
     def port(self, protocol: str, address: str, port: int, *, dual: bool = ...) -> PortState:
         """Say whether `address`:`port` could be bound now, with `dual` for IPv4 as well."""
 
-    def holders(self, protocol: str, port: int, *, listening: bool = ...) -> tuple[int, ...]:
-        """Return the processes that hold, or listen on, a socket with this local port."""
+    def holders(
+        self, protocol: str, port: int, address: str = ..., *, listening: bool = ...
+    ) -> tuple[int, ...]:
+        """Return the processes that hold, or listen on, a socket there, or at any address."""
 
     def unix_users(self, names: Iterable[SocketName]) -> dict[SocketName, tuple[int, ...]]:
         """Return those names of Unix sockets that are in use, and who is seen to have them."""
@@ -111,8 +113,10 @@ class NetTool(Protocol):
     def held(self, name: str) -> bool:
         """Whether there is such a table."""
 
-    def remains(self, ports: Collection[int], ends: Collection[Ends]) -> tuple[Connection, ...]:
-        """Return closed connections with these local ports, and any with these very ends."""
+    def remains(
+        self, places: Collection[tuple[str, int]], ends: Collection[Ends]
+    ) -> tuple[Connection, ...]:
+        """Return closed connections at these addresses and ports, and any with these very ends."""
 
     def forget(self, one: Connection) -> bool:
         """Let the kernel forget a closed connection; False if it cannot, OSError if refused."""

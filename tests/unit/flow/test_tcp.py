@@ -32,7 +32,7 @@ SERVER = InetSocket(2, "127.0.0.1", 80, "127.0.0.1", 999, 1, peer=3)
 CLIENT = InetSocket(3, "127.0.0.1", 999, "127.0.0.1", 80, 1, peer=2)
 UNBOUND = InetSocket(5, "0.0.0.0", 0, "0.0.0.0", 0, 7)  # noqa: S104 - not bound
 INSIDE = (LISTENER, SERVER, CLIENT, UNBOUND)
-ABROAD = InetSocket(4, "fe80::1", 5, "fe80::2", 6, 1)
+ABROAD = InetSocket(4, "2001:db8::1", 5, "2001:db8::2", 6, 1)
 WAITING = InetSocket(6, "127.0.0.1", 998, "127.0.0.1", 80, 1)
 
 
@@ -65,11 +65,23 @@ def test_connections_that_lead_out_need_a_decision() -> None:
     assert {(one.id, one.blocks, one.pid) for one in (abroad, near)} == {
         ("tcp-connected", True, 110)
     }
-    assert abroad.object == "fd 14 [fe80::1]:5 - [fe80::2]:6"
+    assert abroad.object == "fd 14 [2001:db8::1]:5 - [2001:db8::2]:6"
     assert "elsewhere" in abroad.reason
     assert "process 7 (sshd), outside the tree" in near.reason
     assert policy(tree.look.tcp, TcpPolicy.NONE) is TcpPolicy.NONE
     assert judge(tree, TcpPolicy.ESTABLISHED) == []
+
+
+def test_an_address_of_one_link_is_lost_at_the_restore() -> None:
+    """CRIU would dump it, and the job could not come back."""
+    far = InetSocket(4, "fe80::1", 5, "fe80::2", 6, 1)
+    (found,) = judge(known(far), TcpPolicy.ESTABLISHED)
+    assert (found.id, found.blocks, found.pid) == ("tcp-link-local", True, 110)
+    assert judge(known(far), TcpPolicy.CLOSE) == []
+    near = (replace(far, remote="fe80::1", peer=5), replace(far, inode=5, peer=4))
+    assert {one.id for one in judge(known(*near))} == {"tcp-link-local"}
+    listener = replace(far, state=10, remote="::", remote_port=0)
+    assert judge(known(listener)) == []
 
 
 def test_what_nobody_has_accepted_yet() -> None:

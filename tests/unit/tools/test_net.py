@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import socket
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
+from gpuckpt.tools.addresses import scopes
 from gpuckpt.tools.net import Net, PortState
 
 HOST = "127.0.0.1"
@@ -53,6 +56,31 @@ def test_a_connection_that_a_process_still_has_is_not_waited_for() -> None:
         accepted, _ = server.accept()
     with client, accepted:
         assert Net().port("tcp", HOST, port) is PortState.TAKEN
+
+
+def test_who_has_the_port_at_another_address_is_not_in_the_way() -> None:
+    port = left_lingering(reuse=False)
+    with socket.create_server(("127.0.0.2", port)):
+        assert Net().port("tcp", HOST, port) is PortState.LINGERING
+        assert Net().holders("tcp", port, HOST) == ()
+        assert Net().port("tcp", "127.0.0.2", port) is PortState.TAKEN
+        assert os.getpid() in Net().holders("tcp", port, "0.0.0.0")  # noqa: S104 - nobody binds
+
+
+def test_an_address_that_counts_on_one_link_only_is_tried_there(tmp_path: Path) -> None:
+    """A bind without its interface fails always: the port would seem taken for ever."""
+    (tmp_path / "net").mkdir()
+    table = tmp_path / "net" / "if_inet6"
+    loopback = f"{socket.if_nametoindex('lo'):02x}"
+    table.write_text(f"fe80{'0' * 27}9 {loopback} 40 20 80       lo\n")
+    assert scopes("fe80::9", tmp_path) == (socket.if_nametoindex("lo"),)
+    assert scopes("::1", tmp_path) == (0,)
+    net = Net(tmp_path)
+    assert net.port("tcp", "fe80::8", 0) is PortState.NO_ADDRESS
+    assert net.port("tcp", "fe80::9", 0) is PortState.NO_ADDRESS, "the table is no real one"
+    for line in Path("/proc/net/if_inet6").read_text().splitlines():
+        address = str(ipaddress.IPv6Address(bytes.fromhex(line.split()[0])))
+        assert Net().port("tcp", address, 0) is PortState.FREE
 
 
 @pytest.mark.parametrize("reuse", [False, True])

@@ -33,7 +33,7 @@ def remains_of(
 ) -> tuple[Connection, ...]:
     """Return closed connections that are in the way, and any between the ends of the job's own."""
     held = {
-        one.listener.port
+        (one.listener.address, one.listener.port)
         for one in ports
         if one.listener.protocol == "tcp" and one.state is PortState.LINGERING
     }
@@ -55,7 +55,7 @@ def seen_port(tools: Toolbox, listener: ListenerRecord) -> SeenPort:
     state = tools.net.port(*where, dual=listener.dual)
     if state is not PortState.TAKEN:
         return SeenPort(listener, state)
-    holders = tools.net.holders(listener.protocol, listener.port)
+    holders = tools.net.holders(listener.protocol, listener.port, listener.address)
     return SeenPort(listener, state, tuple(processes(tools, holders)))
 
 

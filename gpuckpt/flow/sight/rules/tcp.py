@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.flow.sight.rules.rule import whose
-from gpuckpt.flow.sight.tcp import Where, sort
+from gpuckpt.flow.sight.tcp import Where, policy, sort
 from gpuckpt.model import TcpPolicy, blocker, warning
+from gpuckpt.tools import addresses
 from gpuckpt.tools.sockets import SYN_SENT
 
 if TYPE_CHECKING:
@@ -95,6 +96,25 @@ def closed_inside(facts: DumpFacts, choices: DumpChoices) -> Iterator[Finding]:
         )
 
 
+def of_one_link(facts: DumpFacts, choices: DumpChoices) -> Iterator[Finding]:
+    """CRIU (4.2.1) binds a connection again without its interface, and such an address needs it."""
+    if policy(facts.look.tcp, choices.tcp) is not TcpPolicy.ESTABLISHED:
+        return
+    owners = _owners(facts)
+    for one in facts.look.tcp:
+        if one.connected and addresses.of_one_link(one.local):
+            pid, fd = owners.get(one.inode, (facts.tree.root.pid, -1))
+            yield blocker(
+                "tcp-link-local",
+                _thing(fd, one),
+                "The connection uses an address of one link only (fe80::); it could be dumped, but "
+                "never be restored.",
+                "Let the job use another address, ::1 if all is on this host, or give the "
+                "connections up: --tcp close.",
+                pid,
+            )
+
+
 def elsewhere(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
     """CRIU (4.2.1) fails at one that listens or talks, and makes others anew in our namespace."""
     for pid, fd in facts.look.elsewhere:
@@ -125,4 +145,11 @@ def _end(address: str, port: int) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
-RULES: Final[tuple[Rule, ...]] = (connected, unaccepted, clients, closed_inside, elsewhere)
+RULES: Final[tuple[Rule, ...]] = (
+    connected,
+    unaccepted,
+    clients,
+    closed_inside,
+    of_one_link,
+    elsewhere,
+)
