@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuckpt.errors import GpuckptError
 from gpuckpt.flow.leftovers.found import cut_short
-from gpuckpt.flow.work.journal import Journal
+from gpuckpt.flow.work.journal import NEVER_TAKEN, Journal
 from gpuckpt.flow.work.workspace import check_readable, kept_logs, run_folders
 from gpuckpt.image.names import MANIFEST
 from gpuckpt.image.stage import sweep
@@ -89,6 +89,7 @@ def gc(tools: Toolbox, request: GcRequest, interrupts: Interrupts) -> GcResult:
                 shutil.rmtree(folder, ignore_errors=True)
             removed += [found] if dry_run or not folder.exists() else []
     removed += _old_logs(tools.state_dir, dry_run=dry_run)
+    removed += _never_begun(journal, dry_run=dry_run)
     if why := _needed(tools, journal, entries):
         kept += ((str(place), f"{why}: names of CRIU are left") for place in named)
     else:
@@ -110,6 +111,21 @@ def _stages(place: Path, *, dry_run: bool) -> Iterator[Removed]:
     sizes = {path: _size(path) for path in sweep(place, lambda _owner: False, dry_run=True)}
     gone = sizes if dry_run else sweep(place, lambda _owner: False)
     yield from (Removed("stage", str(path), sizes.get(path, 0)) for path in gone)
+
+
+def _never_begun(journal: Journal, *, dry_run: bool) -> Iterator[Removed]:
+    """Remove what is left of a run that was killed while it wrote that it begins."""
+    for one in journal.strange():
+        if one.why == NEVER_TAKEN and not one.path.with_suffix(".json").exists():
+            yield Removed("journal", str(one.path), _size_of(one.path))
+            if not dry_run:
+                one.path.unlink(missing_ok=True)
+
+
+def _size_of(file: Path) -> int:
+    with suppress(OSError):
+        return file.stat().st_blocks * 512
+    return 0
 
 
 def _old_logs(state_dir: Path, *, dry_run: bool) -> Iterator[Removed]:

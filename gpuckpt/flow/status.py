@@ -14,7 +14,7 @@ from gpuckpt.flow.gpu.tree import AWAY
 from gpuckpt.flow.leftovers.found import ask, cut_short, left_of, parked, suspension
 from gpuckpt.flow.leftovers.recover import concerns, helpers_at_work
 from gpuckpt.flow.work.history import History, command
-from gpuckpt.flow.work.journal import Journal, noun
+from gpuckpt.flow.work.journal import NEVER_TAKEN, Journal, noun
 from gpuckpt.flow.work.tasks import ask_each, check_target
 from gpuckpt.flow.work.workspace import check_readable, kept_logs, run_folders
 from gpuckpt.model import CudaState, warning
@@ -181,7 +181,9 @@ def _strange(journal: Journal) -> Iterator[Finding]:
             "journal-entry",
             str(one.path),
             f"It cannot be acted on: {one.why}.",
-            "See that no job is stopped or locked, then remove the file.",
+            "`gpuckpt repair` or `gpuckpt gc` removes it."
+            if one.why == NEVER_TAKEN
+            else "See that no job is stopped or locked, then remove the file.",
         )
 
 

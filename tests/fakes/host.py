@@ -167,6 +167,7 @@ class FakeHost:
     filters: set[str] = field(default_factory=set)
     no_filters: bool = False
     remains: list[Connection] = field(default_factory=list)
+    file_locks: dict[str, tuple[FileLock, ...]] = field(default_factory=dict)
     stubborn: bool = False  # the kernel forgets no closed connection
     inside: dict[int, int] = field(default_factory=dict)
     ranks: dict[int, FakeRank] = field(default_factory=dict)
@@ -719,8 +720,7 @@ class _Files:
         return folder not in self.host.missing
 
     def locks(self, path: str) -> tuple[FileLock, ...]:
-        del path
-        return ()
+        return self.host.file_locks.get(path, ())
 
     def packages(self, prefix: str) -> tuple[str, ...] | None:
         return self.host.packages.get(prefix)

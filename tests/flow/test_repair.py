@@ -289,6 +289,26 @@ def test_gc_removes_litter_and_never_an_image(tmp_path: Path) -> None:
     living.discard()
 
 
+def test_a_step_that_was_never_written_to_its_end_goes_with_its_entry(tmp_path: Path) -> None:
+    """SIGKILL while a step was written; or while the run wrote that it begins."""
+    host = FakeHost.with_job(cuda=0)
+    Journal(tmp_path).open(
+        entry(host, id="a", first={}, threads={}, uses=(), step="opened"), lambda _ref: False
+    )
+    half, alone = (tmp_path / "journal" / name for name in ("a.new", "b.new"))
+    for path in (half, alone):
+        path.touch()
+        os.utime(path, (0, 0))
+    told = status(host.toolbox(tmp_path)).files
+    assert ["gpuckpt gc" in one.remedy for one in told if one.id == "journal-entry"] == [True] * 2
+    removed = gc(host.toolbox(tmp_path), GcRequest(), CALM).removed
+    assert [(one.kind, one.path) for one in removed] == [("journal", str(alone))]
+    assert half.exists()
+    assert not alone.exists()
+    mend(host, tmp_path)
+    assert not half.exists()
+
+
 def test_gc_spares_what_an_unreadable_entry_may_need(tmp_path: Path) -> None:
     """A newer gpuckpt's work folder and CRIU names, be it at work or cut short."""
     host, work = FakeHost.with_job(cuda=1), tmp_path / "run" / "newer"

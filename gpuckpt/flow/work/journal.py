@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 FORMAT: Final = 1
 # a step is written to a file beside the entry; one this old was never finished
 HALF_WRITTEN_SECONDS: Final = 60.0
+NEVER_TAKEN: Final = "a step that was never written to its end"
 LOCK_SECONDS: Final = 10.0
 POLL_SECONDS: Final = 0.02
 
@@ -118,7 +119,7 @@ class Journal:
         for path in self._files("*.new"):
             with suppress(OSError):
                 if time.time() - path.stat().st_mtime > HALF_WRITTEN_SECONDS:
-                    half.append(Strange(path, "a step that was never written to its end"))
+                    half.append(Strange(path, NEVER_TAKEN))
         return (*(one for one in self._all() if isinstance(one, Strange)), *half)
 
     def ids(self) -> frozenset[str]:
@@ -173,7 +174,8 @@ class Journal:
         failure of what is done: the next repair finds nothing left of it.
         """
         with suppress(OSError):
-            self._path(entry).unlink(missing_ok=True)
+            for path in (self._path(entry).with_suffix(".new"), self._path(entry)):
+                path.unlink(missing_ok=True)
             _sync(self._folder)
 
     def _all(self) -> Iterator[Entry | Strange]:

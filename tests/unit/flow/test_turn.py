@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuckpt.errors import Interrupted, NotWritable
+from gpuckpt.errors import Interrupted, NotWritable, ProcessUnfit
 from gpuckpt.events import Silent
+from gpuckpt.flow.work import turn as turn_room
 from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.flow.work.operation import Operation
 from gpuckpt.flow.work.turn import turn
-from tests.fakes.host import FakeHost
+from gpuckpt.tools.locks import FileLock
+from tests.fakes.host import ROOT_PID, FakeHost
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,3 +52,23 @@ def test_a_place_where_nobody_can_wait(tmp_path: Path) -> None:
     (tmp_path / "names.lock").mkdir()
     with pytest.raises(NotWritable, match=r"names\.lock"), turn(operation, needed=True):
         pytest.fail("nothing keeps others out")
+
+
+def test_one_that_is_stopped_is_named_and_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turn_room, "STOPPED_SECONDS", 0.2)
+    host = FakeHost.with_job()
+    tools = host.toolbox(tmp_path / "state")
+    first = Operation.begin("dump", tools, Silent(), Interrupts())
+    second = Operation.begin("restore", tools, Silent(), Interrupts())
+    lock = str(tmp_path / "state" / "names.lock")
+    host.file_locks[lock] = (FileLock(ROOT_PID, "flock", exclusive=True),)
+    host.processes[ROOT_PID] = replace(host.processes[ROOT_PID], state="T")
+    stopped = rf"pid {ROOT_PID}\) .* is stopped"
+    with (
+        turn(first, needed=True),
+        pytest.raises(ProcessUnfit, match=stopped),
+        turn(second, needed=True),
+    ):
+        pytest.fail("both at once")
