@@ -124,7 +124,7 @@ def restore(
     app.passing_on = True
     if not app.settings.json:  # one object only, so it has to wait for the exit status
         app.show(outcome(result))
-    status: int = wait_for(app.tools, result.parent, app.interrupts)
+    status: int = wait_for(app.tools, result, app.interrupts, app.reporter)
     if app.settings.json:
         app.show(outcome(result, job_exit=status))
     return status

@@ -9,13 +9,13 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.errors import NotWritable
 from gpuckpt.flow.profiles import PROFILES
-from gpuckpt.flow.work.journal import Journal
+from gpuckpt.flow.work.departure import dump_of, told
 from gpuckpt.tools.launcher import has_ended, pass_on
 
 if TYPE_CHECKING:
@@ -90,25 +90,12 @@ def launch(
             _copy(tails, echo, 64 * CHUNK)
             time.sleep(POLL_SECONDS)
         _copy(tails, echo)
-        image = _dumped_to(request.state_dir, child.pid)
+        # before it is waited for: its dump is at work until the pid is free
+        dump = dump_of(request.state_dir, child.pid)
         status = child.wait() or 0
-        if image and status == -signal.SIGKILL:
-            reporter.note(f"the job was dumped; `gpuckpt restore {image}` brings it back")
+        if dump and dump.step == "commit" and status == -signal.SIGKILL:
+            reporter.note(told(dump.image))
     return status if status >= 0 else 128 - status
-
-
-def _dumped_to(state_dir: Path, pid: int) -> str:
-    """Return the image that a child of ours has gone into, empty if none.
-
-    To be asked before the child is waited for: its dump is still at work then, until the pid is
-    free.
-    """
-    with suppress(OSError):  # only root may look there
-        for entry in Journal(state_dir).entries():
-            pids = {ref.pid for ref in entry.processes}
-            if entry.operation == "dump" and entry.step == "commit" and pid in pids:
-                return entry.image
-    return ""
 
 
 def _tails(streams: tuple[Path, Path]) -> dict[int, BinaryIO]:

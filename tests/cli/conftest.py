@@ -65,8 +65,8 @@ class Flows:
             raise self.error
         return samples.restore_result()
 
-    def wait_for(self, _tools: object, pid: int, _i: object) -> int:
-        self.requests.append(pid)
+    def wait_for(self, _tools: object, job: RestoreResult, *_: object) -> int:
+        self.requests.append(job.parent)
         return self.job_exit
 
     def answer(self, result: object) -> Callable[..., Any]:

@@ -136,7 +136,7 @@ def test_stopping_gpuckpt_would_leave_the_job_frozen(
 def test_with_wait_signals_are_the_jobs(
     gpuckpt: Callable[..., Ran], flows: Flows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def wait_for(_tools: object, _pid: int, interrupts: Interrupts) -> int:
+    def wait_for(_tools: object, _job: object, interrupts: Interrupts, _: object) -> int:
         os.kill(os.getpid(), signal.SIGTERM)
         assert interrupts.pending == signal.SIGTERM
         return 128 + signal.SIGTERM

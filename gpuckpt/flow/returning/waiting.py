@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from typing import TYPE_CHECKING
 
+from gpuckpt.flow.work.departure import Departure, told
+
 if TYPE_CHECKING:
+    from gpuckpt.events import Reporter
+    from gpuckpt.flow.request import RestoreResult
     from gpuckpt.flow.work.interrupts import Interrupts
     from gpuckpt.flow.work.toolbox import Toolbox
 
 POLL_SECONDS = 0.1
 
 
-def wait_for(tools: Toolbox, root_pid: int, interrupts: Interrupts) -> int:
-    """Stay as the restored root's parent; pass signals on; return its exit status.
+def wait_for(tools: Toolbox, job: RestoreResult, interrupts: Interrupts, reporter: Reporter) -> int:
+    """Stay as the restored job's parent; pass signals on; return its exit status.
 
-    A root that died of signal n gives 128 + n, as a shell would say.
+    One that died of signal n gives 128 + n, as a shell would say. That it was dumped is told.
     """
-    while not (ended := tools.proc.reap([root_pid])):
+    leaving = Departure(tools, job.root_pid)
+    leaving.look()
+    while not (ended := tools.proc.reap([job.parent])):
         if (signum := interrupts.take()) is not None:
-            tools.proc.signal(root_pid, signum)
+            tools.proc.signal(job.parent, signum)
         time.sleep(POLL_SECONDS)
-    status = ended[root_pid]
-    return status if status >= 0 else 128 - status
+        leaving.look()
+    status = ended[job.parent]
+    status = status if status >= 0 else 128 - status
+    if leaving.image and status == 128 + signal.SIGKILL:  # as CRIU ends what it has dumped
+        reporter.note(told(leaving.image))
+    return status
