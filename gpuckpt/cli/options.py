@@ -186,7 +186,11 @@ Ignore = Annotated[
 
 Quiesce = Annotated[
     bool,
-    option("--quiesce", help="First let the job stop at a step and let go of what it can."),
+    option(
+        "--quiesce",
+        help="First stop the job at a step and have it let go of what cannot be dumped; for jobs "
+        "that use cooperate.py.",
+    ),
 ]
 QuiesceTimeout = Annotated[
     float,

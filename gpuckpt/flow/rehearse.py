@@ -140,7 +140,7 @@ def _with_dump(
     tools: Toolbox, request: RehearseRequest, reporter: Reporter, interrupts: Interrupts
 ) -> RehearseResult:
     """Make a real dump that leaves the job running, and look at what came of it."""
-    with reporter.step("watch", "what the job does undisturbed"):
+    with reporter.step("watch", "the job, undisturbed"):
         watch = Watch(tools, request.what.pid, interrupts)
     if watch.before.states:
         reporter.note(RISK)

@@ -241,7 +241,7 @@ class _Restore:
         proof = self.proof
         if self.manifest.quiesced:
             self._note("resume")
-            with self.record.phase("resume", "from the step it was dumped at"):
+            with self.record.phase("resume", "from the step it stopped at"):
                 self._judge(go_on(self.tools, self.pids))
         self._note("verify")
         with self.record.phase("verify", "processes, GPU state") as step:

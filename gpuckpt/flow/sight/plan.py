@@ -108,7 +108,14 @@ def judge_dump(facts: DumpFacts, choices: DumpChoices) -> tuple[Finding, ...]:
     found = [one for each in told if (one := cooperation.adjusted(each, facts, choices))]
     waived = choices.ignore & IGNORABLE.keys()
     found = [replace(one, severity=Severity.WARNING) if one.id in waived else one for one in found]
-    return tuple(sorted(found, key=lambda one: not one.blocks))
+    return tuple(sorted(_of_the_right_tree(found), key=lambda one: not one.blocks))
+
+
+def _of_the_right_tree(found: list[Finding]) -> list[Finding]:
+    """What else would stop a dump of a shell says nothing of the job below it."""
+    if not any(one.id == "root-too-high" and one.blocks for one in found):
+        return found
+    return [one for one in found if one.id == "root-too-high" or one.id in _HOST]
 
 
 # blockers that lie with the host rather than with the job, and what they amount to

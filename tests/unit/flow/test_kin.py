@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -119,6 +120,16 @@ def test_a_shell_above_jobs_is_not_dumped_and_its_jobs_are_named() -> None:
     assert "job below it: process 100" in found.remedy
     (found,) = judged(facts(SHELL))
     assert "no job below" in found.remedy
+
+
+def test_what_else_would_stop_a_dump_of_a_shell_is_no_matter() -> None:
+    """What the host lacks stays: the jobs below need it too."""
+    first = process(100, 50, pgid=100, sid=50)
+    known = facts(replace(SHELL, state="T"), first, state_writable=False)
+    found = judge_dump(known, DumpChoices())
+    assert [one.id for one in found] == ["root-too-high", "not-writable"]
+    forced = judge_dump(known, DumpChoices(ignore=frozenset({"root-too-high"})))
+    assert {"stopped", "not-writable"} <= {one.id for one in forced if one.blocks}
 
 
 def test_of_many_jobs_those_on_a_gpu_are_named() -> None:

@@ -54,9 +54,9 @@ def no_cooperation(facts: DumpFacts, choices: DumpChoices) -> Iterator[Finding]:
         yield blocker(
             "no-cooperation",
             root.command,
-            "No process of the job can be brought to rest at a step: none has a cooperate.Point.",
-            "Let the job use gpuckpt/cooperate.py (see its first lines), or dump it without "
-            "--quiesce.",
+            "No process of the job can be brought to rest at a step: none uses cooperate.py.",
+            "Dump it without --quiesce, or have the job call gpuckpt's cooperate.py: its first "
+            "lines say how.",
             root.pid,
         )
 
