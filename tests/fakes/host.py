@@ -876,7 +876,7 @@ class _Ranks:
                 one.stops += 1
 
     def release(self, pids: Iterable[int]) -> None:
-        for pid in pids:
+        for pid in set(pids) & self.host.processes.keys():
             if (one := self.host.ranks.get(pid)) and not one.stuck:
                 assert self.host.cuda.get(pid, CudaState.RUNNING) is CudaState.RUNNING
                 assert self.host.processes[pid].state == "S"

@@ -12,6 +12,7 @@ from gpuckpt.errors import (
     Blocked,
     Bug,
     GpuckptError,
+    ProcessLost,
     QuiesceFailed,
     QuiesceTimeout,
     UndoIncomplete,
@@ -35,7 +36,7 @@ from gpuckpt.image.store import Image
 from gpuckpt.model import CudaState, Severity
 from gpuckpt.tools.cooperation import LINK
 from gpuckpt.tools.descriptors import Descriptor
-from tests.fakes.host import ROOT_PID, FakeHost, FakeRank
+from tests.fakes.host import ROOT_PID, FakeHost, FakeRank, Fault
 from tests.plan_samples import cuda_facts, process, task
 
 if TYPE_CHECKING:
@@ -199,6 +200,29 @@ def test_a_rank_that_leaves_its_rest_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(QuiesceFailed, match="has gone on by itself"):
         dump(replace(tools, proc=restless), request, Silent(), CALM)
     assert at_large(host)
+
+
+@pytest.mark.parametrize("call", ["cuda.checkpoint", "criu.dump"])
+def test_a_rank_without_a_gpu_that_ends_at_rest(tmp_path: Path, call: str) -> None:
+    """An image without it would be of a job that waits for it in vain."""
+
+    def plain() -> FakeHost:
+        host = job()
+        host.ranks[ROOT_PID + 3] = FakeRank(step=8)
+        return host
+
+    def end(host: FakeHost) -> None:
+        del host.processes[ROOT_PID + 3], host.ranks[ROOT_PID + 3]
+
+    good = plain()
+    (tmp_path / "good").mkdir()
+    run(good, tmp_path / "good")
+    host = plain()
+    host.fault = Fault(good.calls.index(call) + 1, end, "before")
+    with pytest.raises(ProcessLost, match=f"process {ROOT_PID + 3} ended while a dump"):
+        run(host, tmp_path)
+    assert at_large(host)
+    assert not (tmp_path / "image").exists()
 
 
 @pytest.mark.parametrize("real", [False, True])

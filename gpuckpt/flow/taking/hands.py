@@ -173,7 +173,7 @@ class Taking:
             raise QuiesceFailed(found[0].reason.rstrip("."), hint=found[0].remedy)
 
     def relist(self) -> Tree:
-        """List the tree again: its root and CUDA processes must be those that were looked at."""
+        """List the tree again: its root, CUDA processes and ranks must be those looked at."""
         tree = self._tools.proc.tree(self.sight.tree.root.pid)
         now = {process.pid: process.ref for process in tree.processes}
         for seen in self.sight.tree.processes:
@@ -250,7 +250,9 @@ class Taking:
                 raise DumpFailed(f"process {process.pid} is stopped")
 
     def _essential(self, process: Process) -> bool:
-        return process.pid in self.cuda.first or process is self.sight.tree.root
+        """Whether the job is none without it; a rank at rest is missed by the others."""
+        known = process.pid in self.cuda.first or process.pid in self.quiesced
+        return known or process is self.sight.tree.root
 
 
 def first_look(operation: Operation, request: DumpRequest, *, image: bool = True) -> Sight:
