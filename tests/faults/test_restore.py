@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuckpt.errors import GpuckptError, Interrupted, RestoreFailed
+from gpuckpt.errors import GpuckptError, HostMismatch, Interrupted, RestoreFailed
 from gpuckpt.events import Silent
 from gpuckpt.flow.dump import dump
 from gpuckpt.flow.request import DumpRequest, Inside, RestoreRequest, RestoreResult
@@ -20,6 +20,8 @@ from gpuckpt.flow.returning.target.judge import PATIENCE
 from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.flow.work.journal import Journal
 from gpuckpt.model import CudaState
+from gpuckpt.tools.diag import TIME_WAIT, Connection
+from gpuckpt.tools.surroundings import Surroundings
 from tests.fakes.host import INIT_PID, ROOT_PID, FakeHost, Fault, process
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ def dumped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, FakeHost]:
     """Make one image, and remember the host it was made on."""
     folder = tmp_path_factory.mktemp("dumped")
     host, before = FakeHost.with_job(), FakeHost.with_job()
+    host.around_of = {ROOT_PID: Surroundings(expired=(5,))}
     (folder / "state").mkdir()
     tools = host.toolbox(folder / "state")
     dump(tools, DumpRequest(ROOT_PID, folder / "image"), Silent(), Interrupts())
@@ -80,11 +83,12 @@ def test_every_call_of_a_restore(
         }
         assert good.cuda == before.cuda
     last = len(good.calls) - good.calls[::-1].index("nvidia.uses")
+    assert {"proc.fire", "net.hold", "net.release"} <= set(good.calls)
     first = good.calls.index("criu.restore") if apart else 0  # until then it is all the same
     for number, name in enumerate(good.calls[first:last], first + 1):
         for kind in ("error", "signal"):
-            if name == "host.set_huge_pages" and kind == "error":
-                continue  # it goes on without: tests/flow/test_huge_pages.py
+            if name in {"host.set_huge_pages", "proc.fire"} and kind == "error":
+                continue  # it goes on without: tests/flow/test_huge_pages.py, test_restore.py
             for when in ("after",) if apart else ("before", "after"):
                 host = empty_host(before)
                 host.fault = Fault(number, kind, when)
@@ -125,6 +129,36 @@ def test_a_stranger_that_took_a_pid_is_not_ended(
     with pytest.raises(RestoreFailed):
         run(host, image, tmp_path / "state")
     assert host.processes[stranger.pid] is stranger
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("kind", ["error", "signal"])
+def test_a_closed_connection_that_cannot_be_forgotten(
+    dumped: tuple[Path, FakeHost],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    when: str,
+) -> None:
+    """It is waited for, and a signal ends the wait; nothing has been started by then."""
+    gone = (kind, when) == ("error", "after")  # then the next look tells
+    monkeypatch.setitem(PATIENCE, "port-lingering", 60.0 if gone else 0.0)
+    image, before = dumped
+    ends = ("127.0.0.1", 6000, "127.0.0.1", 6001)
+    remains = [Connection(ends, TIME_WAIT, 0, 0, (2, b"key"))]
+    good = empty_host(before)
+    good.remains = [*remains]
+    run(good, image, tmp_path / "good")
+    host = empty_host(before)
+    host.remains = [*remains]
+    host.fault = Fault(good.calls.index("net.forget") + 1, kind, when)
+    if gone:
+        run(host, image, tmp_path / "state")
+        return
+    with pytest.raises(Interrupted if kind == "signal" else HostMismatch):
+        run(host, image, tmp_path / "state")
+    assert "criu.restore" not in host.calls
+    assert not Journal(tmp_path / "state").entries()
 
 
 def test_too_little_gpu_memory_is_refused_before_anything(

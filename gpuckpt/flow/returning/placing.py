@@ -81,7 +81,7 @@ class Placing:
     @property
     def inodes(self) -> tuple[tuple[int, int], ...]:
         """Device and inode of each file, once all are placed."""
-        return tuple((one.device, one.inode) for one in self.placed)
+        return tuple((one.device, one.inode) for one in self.placed if not one.folder)
 
     def put(self, advance: Callable[[int], None]) -> None:
         """Make what is missing and link what is there.

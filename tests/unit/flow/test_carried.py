@@ -21,7 +21,7 @@ from gpuckpt.image.store import Image
 from gpuckpt.tools.carried import Carried
 from gpuckpt.tools.files import Files
 from tests import image_samples
-from tests.fakes.host import FakeHost
+from tests.fakes.host import FakeHost, Fault, _Counted
 from tests.unit.flow.test_target_rules import FACTS, PLAIN
 
 if TYPE_CHECKING:
@@ -131,6 +131,36 @@ def test_put_and_taken_back(tools: Toolbox, shm: Path, tmp_path: Path) -> None:
         (shm / "sem.x").write_bytes(b"of somebody else")
         clear(tools, job.placed, job_stands=False)
         assert [one.name for one in shm.iterdir()] == ["sem.x"]
+
+
+def test_whatever_fails_is_taken_back(tools: Toolbox, shm: Path, tmp_path: Path) -> None:
+    """Each call fails, before its effect and after it."""
+
+    def begin() -> tuple[FakeHost, Placing]:
+        host = FakeHost()
+        (shm / "sem.x").unlink(missing_ok=True)
+        (shm / "block").write_bytes(b"what it became. ")
+        job = placing(replace(tools, carried=_Counted(host, "carried", tools.carried)), image)  # type: ignore[arg-type]
+        host.calls.clear()
+        return host, job
+
+    with image_of(tools, shm, tmp_path) as image:
+        good, job = begin()
+        job.put(lambda _: None)
+        calls = [*good.calls]
+        job.take_back()
+        assert {"carried.make", "carried.move", "carried.name"} <= set(calls)
+        for number, name in enumerate(calls, 1):
+            for when in ("before", "after"):
+                if (name, when) == ("carried.make", "after"):
+                    continue  # the file has no name, and goes with its descriptor
+                host, job = begin()
+                host.fault = Fault(number, "error", when)
+                with pytest.raises(RestoreFailed):
+                    job.put(lambda _: None)
+                job.take_back()
+                assert [one.name for one in shm.iterdir()] == ["block"], (number, name, when)
+                assert (shm / "block").read_bytes() == b"what it became. "
 
 
 def test_a_name_that_is_taken_in_between(tools: Toolbox, shm: Path, tmp_path: Path) -> None:
