@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.manifest import FileEntry, Manifest
     from gpuckpt.model import CarriedFile
-    from gpuckpt.tools.criuimage import OpenFiles
+    from gpuckpt.tools.openfiles import OpenFiles
 
 # how long the kernel, and parents that wait for their children, may take to clear the pids
 GONE_SECONDS = 15.0

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.errors import ImageDamaged
-from gpuckpt.model import Connection, FileRef, Listener, Remap
 from gpuckpt.tools.addresses import plain
+from gpuckpt.tools.openfiles import Connection, FileRef, Listener, OpenFiles, Remap
 from gpuckpt.tools.sockets import CLOSING, ESTABLISHED, KINDS, LISTENING, UNCONNECTED
 from gpuckpt.tools.unixnames import SocketName
 from gpuckpt.tools.wire import Message, little_words, records, spans
@@ -45,22 +45,6 @@ class TaskIds:
     pgid: int
     sid: int
     threads: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class OpenFiles:
-    """What a restore expects outside the image.
-
-    `sockets` are the paths of Unix sockets, `names` those of their names that are no paths.
-    """
-
-    files: tuple[FileRef, ...]
-    listeners: tuple[Listener, ...]
-    terminals: tuple[str, ...]
-    connections: tuple[Connection, ...] = ()
-    sockets: tuple[str, ...] = ()
-    remaps: tuple[Remap, ...] = ()
-    names: tuple[SocketName, ...] = ()
 
 
 def read_pstree(raw: bytes) -> tuple[TaskIds, ...]:

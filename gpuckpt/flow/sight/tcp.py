@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpuckpt.image.outside import ConnectionRecord
-    from gpuckpt.model import Connection
+    from gpuckpt.tools.openfiles import Connection
     from gpuckpt.tools.sockets import InetSocket
 
     _AnyConnection = Connection | ConnectionRecord

@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.pack import Packer
-    from gpuckpt.model import CarriedFile, Remap
+    from gpuckpt.model import CarriedFile
+    from gpuckpt.tools.openfiles import OpenFiles, Remap
     from gpuckpt.tools.pidspace import Space
 
 
-def opened(names: Collection[str], read: Callable[[str], bytes]) -> criuimage.OpenFiles:
+def opened(names: Collection[str], read: Callable[[str], bytes]) -> OpenFiles:
     """Return what CRIU recorded of the open files; `names` are its images.
 
     Raises:

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from gpuckpt.image.manifest import FileEntry
     from gpuckpt.model import (
         CarriedFile,
-        FileRef,
         GpuUse,
         HostFacts,
         NvidiaFacts,
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
         Tree,
     )
     from gpuckpt.tools.look import Look
+    from gpuckpt.tools.openfiles import FileRef, OpenFiles
     from gpuckpt.tools.pidspace import Space
     from gpuckpt.tools.surroundings import Surroundings
 
@@ -75,7 +75,7 @@ class Dumped:
     leave_running: bool
     labels: Mapping[str, str]
     files: tuple[FileEntry, ...]
-    opened: criuimage.OpenFiles
+    opened: OpenFiles
     carried: tuple[CarriedFile, ...]
     quiesced: tuple[int, ...]
     read: Callable[[str], bytes]

@@ -13,8 +13,9 @@ from gpuckpt.errors import DumpFailed
 from gpuckpt.flow.sight.plan import judge_dump
 from gpuckpt.flow.sight.rules.rule import DumpChoices
 from gpuckpt.flow.sight.tcp import Where, policy, sort, still_inside, story
-from gpuckpt.model import Connection, TcpPolicy
+from gpuckpt.model import TcpPolicy
 from gpuckpt.tools.descriptors import Descriptor
+from gpuckpt.tools.openfiles import Connection
 from gpuckpt.tools.outside import Holder
 from gpuckpt.tools.sockets import InetSocket
 from tests.plan_samples import facts, process, task

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from gpuckpt.errors import ImageDamaged
-from gpuckpt.model import Connection, FileRef, Listener, Remap
 from gpuckpt.tools.criuimage import (
     TaskIds,
     ids,
@@ -16,6 +15,7 @@ from gpuckpt.tools.criuimage import (
     read_pstree,
     rename_sockets,
 )
+from gpuckpt.tools.openfiles import Connection, FileRef, Listener, Remap
 from gpuckpt.tools.unixnames import SocketName
 
 REAL = Path(__file__).parent / "data" / "criu-4.2.1"
