@@ -165,27 +165,34 @@ def _strangers(
     if dry_run or not (back or quiet):
         deeds = [Deed(f"bring back from {away[one]}", one) for one in back]
         return [*deeds, *(Deed("let it go on from its step", one) for one in quiet)], lost
-    first = dict.fromkeys(back, CudaState.RUNNING)
-    refs = [process.ref for process in tree.processes]
-    mine = operation.enter(pid, "", refs, first)
+    deeds, stuck = _lead_back(operation, tree, {one: away[one] for one in back}, quiet)
+    return deeds, [*lost, *stuck]
+
+
+def _lead_back(
+    operation: Operation, tree: Tree, away: dict[int, CudaState], quiet: list[int]
+) -> tuple[list[Deed], list[Finding]]:
+    """Give those that are away their CUDA state back, then let all go on that stand at a step."""
+    first = dict.fromkeys(away, CudaState.RUNNING)
+    mine = operation.enter(tree.root.pid, "", [one.ref for one in tree.processes], first)
+    stuck: list[Finding] = []
 
     def work() -> None:
-        if back:
+        if away:
             _bring_back(operation, first)
         if quiet:
-            lost.extend(go_on(tools, tree.pids))
+            stuck.extend(go_on(operation.tools, tree.pids))
 
     try:
         _closing(operation, mine, work)
     except GpuckptError as why:
+        one = next(process for process in tree.processes if process.pid in {*away, *quiet})
         reason = f"It could not be brought back: {why}."
-        one = (back or quiet)[0]
-        lost.append(blocker("not-repaired", commands[one], reason, why.hint, one))
-        return [], lost
-    stuck = {one.pid for one in lost}
-    done = [Deed(f"its CUDA state was {away[one]} and is running", one) for one in back]
-    gone_on = (one for one in quiet if one not in stuck)
-    return [*done, *(Deed("it stood at a step and goes on", one) for one in gone_on)], lost
+        return [], [blocker("not-repaired", one.command, reason, why.hint, one.pid)]
+    pids = {one.pid for one in stuck}
+    done = [Deed(f"its CUDA state was {state} and is running", one) for one, state in away.items()]
+    gone_on = (one for one in quiet if one not in pids)
+    return [*done, *(Deed("it stood at a step and goes on", one) for one in gone_on)], stuck
 
 
 def _bring_back(operation: Operation, first: dict[int, CudaState]) -> None:

@@ -94,13 +94,7 @@ def outside(
     own = _own_sockets(tree)
     known = _known(own)
     strangers = _strangers(own, known)
-    waiting = [
-        (pid, fd, known[inode].name, client)
-        for inode, (pid, fd) in own.items()
-        if inode in known
-        for client in known[inode].waiting
-        if client not in own
-    ]
+    waiting = _waiting(own, known)
     wanted = {f"pipe:[{one.inode}]" for _, one in halves}
     wanted |= {f"socket:[{unix.peer}]" for _, _, unix, _ in strangers}
     wanted |= {f"socket:[{client}]" for *_, client in waiting}
@@ -193,6 +187,19 @@ def _strangers(
             peer = known.get(unix.peer)
             found.append((pid, fd, unix, peer.name if peer else ""))
     return found
+
+
+def _waiting(
+    own: Mapping[int, tuple[int, Descriptor]], known: Mapping[int, UnixSocket]
+) -> list[tuple[int, Descriptor, str, int]]:
+    """Return each of the tree's listeners, by its name, with a stranger that waits there."""
+    return [
+        (pid, fd, known[inode].name, client)
+        for inode, (pid, fd) in own.items()
+        if inode in known
+        for client in known[inode].waiting
+        if client not in own
+    ]
 
 
 def _in_flight(
