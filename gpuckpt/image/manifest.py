@@ -12,7 +12,7 @@ import msgspec
 from blake3 import blake3
 
 from gpuckpt.errors import Bug, GpuckptError, ImageDamaged, ImageUnsupported
-from gpuckpt.image import carried, wire
+from gpuckpt.image import carried, needs, wire
 from gpuckpt.image.frames import possible
 from gpuckpt.image.names import check_name
 from gpuckpt.image.outside import Outside
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FORMAT = "gpuckpt-image-1"
-KNOWN_NEEDS = frozenset(
-    {"criu-stream", "cuda-in-pages", "cuda-parked", "device-stand-ins", "quiesced"}
-)
 LARGEST_MANIFEST = 64 << 20
 
 
@@ -222,7 +219,7 @@ def decode(data: bytes) -> Manifest:
 
 def unknown_needs(manifest: Manifest) -> tuple[str, ...]:
     """Return what the image needs of a restore and this gpuckpt does not know."""
-    return tuple(need for need in manifest.needs if need not in KNOWN_NEEDS)
+    return tuple(need for need in manifest.needs if need not in needs.KNOWN)
 
 
 def _check_format(text: str) -> None:

@@ -10,7 +10,6 @@ from uuid import uuid4
 from gpuckpt import __version__
 from gpuckpt.flow.sight.rules.gpu import GPU_NODE
 from gpuckpt.flow.taking.folders import folders
-from gpuckpt.flow.taking.needs import needs
 from gpuckpt.image.manifest import (
     BindingRecord,
     DumpOptions,
@@ -20,6 +19,7 @@ from gpuckpt.image.manifest import (
     ProcessRecord,
     Totals,
 )
+from gpuckpt.image.needs import needs
 from gpuckpt.image.outside import (
     ConnectionRecord,
     FileRecord,

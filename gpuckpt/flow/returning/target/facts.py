@@ -11,7 +11,7 @@ from gpuckpt.flow.gpu.memory import holders, memory_need
 from gpuckpt.flow.returning import doubts
 from gpuckpt.flow.returning.ledger import Ledger
 from gpuckpt.flow.returning.target.bound import taken_names
-from gpuckpt.flow.returning.target.found import fake_link, files, is_there
+from gpuckpt.flow.returning.target.files import fake_link, files, is_there
 from gpuckpt.flow.returning.target.ground import folder_of, made_in, makeable
 from gpuckpt.flow.returning.target.ports import processes, remains_of, seen_port, talkers
 from gpuckpt.flow.returning.target.standing import Standing, standings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gpuckpt.flow.returning.target.found import fake_link
+from gpuckpt.flow.returning.target.files import fake_link
 from gpuckpt.flow.returning.target.ground import folder_of
 from gpuckpt.flow.returning.target.rule import Rule, some
 from gpuckpt.image import compare

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 
 def needs(*, cuda: bool, parked: bool, stand_ins: bool, quiesced: bool) -> tuple[str, ...]:
     """Return the entries for a tree that has these things."""
@@ -13,3 +15,6 @@ def needs(*, cuda: bool, parked: bool, stand_ins: bool, quiesced: bool) -> tuple
         "quiesced": quiesced,
     }
     return tuple(name for name, there in found.items() if there)
+
+
+KNOWN: Final = frozenset(needs(cuda=True, parked=True, stand_ins=True, quiesced=True))
