@@ -12,6 +12,7 @@ from gpuckpt.tools.cuda import Cuda, choose
 from gpuckpt.tools.nvidia import Nvidia
 from gpuckpt.tools.run import Runner
 from tests.gpu.job import Job, wait
+from tests.gpu.tables import table
 from tests.gpu.tree import Tree
 from tests.root.harness import Answer, Field, exists
 
@@ -107,6 +108,15 @@ class Stage:
         told("restore", answer.result)
         tree.members()
         return answer.result
+
+    def dump_in_a_row(self, tree: Tree, dumps: int, title: str) -> None:
+        """Dump a tree many times, left running; each must succeed, and the tree go on after it."""
+        rows = []
+        for number in range(1, dumps + 1):
+            rows.append((number, *row(self.dump(tree, "--leave-running"))))
+            self.drop()
+            tree.goes_on(2)
+        table(title, ("dump", *ROW), rows)
 
     @property
     def image(self) -> Path:

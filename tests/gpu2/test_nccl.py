@@ -11,7 +11,6 @@ from gpuckpt.flow.profiles import PROFILES
 from gpuckpt.model import CudaState
 from tests.gpu.job import wait
 from tests.gpu.service import check_generation
-from tests.gpu.stage import ROW, row
 from tests.gpu.tables import table
 from tests.gpu.tree import script, torchrun
 from tests.root.harness import lines_of
@@ -51,13 +50,14 @@ def test_a_tight_loop_of_collectives(stage: Stage) -> None:
     argv = torchrun(2, "collective.py", stage.place(), "nccl")
     tree = stage.tree(argv, *PROFILE)
     tree.began(2)
-    rows = []
-    for number in range(1, DUMPS + 1):
-        answer = stage.dump(tree, "--leave-running")
-        rows.append((number, *row(answer)))
-        stage.drop()
-        tree.goes_on(2)
-    table("two ranks in a tight loop of all-reduces of 4 MiB", ("dump", *ROW), rows)
+    stage.dump_in_a_row(tree, DUMPS, "two ranks in a tight loop of all-reduces of 4 MiB")
+
+
+def test_kernels_that_wait_for_each_other(stage: Stage) -> None:
+    """The same with no NCCL, only flags in memory that all share."""
+    tree = stage.tree(script("crew.py", stage.place(), 2, "flags.py", 2))
+    tree.began(2)
+    stage.dump_in_a_row(tree, DUMPS, "two processes whose kernels wait for each other")
 
 
 def test_a_rank_that_is_killed_during_the_dump(stage: Stage, cuda: Cuda) -> None:

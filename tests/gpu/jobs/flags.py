@@ -1,8 +1,9 @@
-"""A stand-in for a collective, run by crew.py: `flags.py LOG`.
+"""A stand-in for a collective, run by crew.py: `flags.py LOG [GPUS]`.
 
 In every round each process sets a flag of its own in memory that all share and that the GPU writes
 to and reads from, and its kernel waits there until it has seen the flags of all others: as ranks
 wait for each other in an all-reduce. A wait is bounded; one in vain is told as a failure.
+With more GPUs than one each process has the next one.
 """
 
 from __future__ import annotations
@@ -128,7 +129,8 @@ def go_round(log: Log, meeting: Meeting) -> None:
 def main() -> None:
     log = Log(sys.argv[1], alone=False)
     try:
-        with context():
+        gpus = int(sys.argv[2]) if len(sys.argv) > 2 else 1
+        with context(int(os.environ["CREW_RANK"]) % gpus):
             go_round(log, Meeting())
     except RuntimeError as why:
         log.say(f"failed: {why}")

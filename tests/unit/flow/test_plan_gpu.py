@@ -176,6 +176,9 @@ RIGHT = {
 }
 
 
+NO_PEERS = {"NCCL_P2P_DISABLE": "1"}
+
+
 def ranks(
     *settings: dict[str, str], segments: int = 0, threads: int = 0, sockets: int = 0, **more: Any
 ) -> DumpFacts:
@@ -221,10 +224,13 @@ def rank(number: int, of: int = 2, **more: str) -> dict[str, str]:
         (ranks(rank(0, **RIGHT), rank(1, **RIGHT)), []),
         (ranks(rank(0, **RIGHT), rank(1), sockets=2), [("nccl", True)]),
         (ranks({}, {}, sockets=2), [("nccl", True)]),
-        (ranks({}, {}, sockets=2, segments=2), [("nccl", False)]),
+        # segments are no proof as long as peers may map each other's memory
+        (ranks({}, {}, sockets=2, segments=2), [("nccl", True)]),
+        (ranks(NO_PEERS, NO_PEERS, sockets=2, segments=2), [("nccl", False)]),
         (ranks({"WORLD_SIZE": "²", "RANK": "9" * 5000}, {"WORLD_SIZE": "9" * 5000}), []),
         (ranks(rank(0), rank(1), segments=1, sockets=2), [("nccl", True)]),
-        (ranks(rank(0), rank(1), segments=2), [("nccl", False)]),
+        (ranks(rank(0), rank(1), segments=2), [("nccl", True)]),
+        (ranks(rank(0, **NO_PEERS), rank(1, **NO_PEERS), segments=2), [("nccl", False)]),
         # a server that starts its workers itself; what PyTorch calls its threads tells
         (ranks({}, {}, threads=2), [("nccl", True)]),
         (ranks(RIGHT, RIGHT, threads=2), []),

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from gpuckpt.tools.look import Task
 
 _NEEDED: Final = PROFILES["nccl"].environment
+# without it ranks have segments, and memory of each other's GPUs beside them
+_PEERS: Final = "NCCL_P2P_DISABLE"
 # the shared-memory transport, which comes back
 _SEGMENT: Final = re.compile(r"/dev/shm/nccl-\w+")  # noqa: S108
 # a communicator's own socket, for memory handles: in NCCL 2.20 and newer as long as there is one,
@@ -53,7 +55,8 @@ def nccl(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
         return
     if all(_alone(sign) for sign in signs.values()):
         yield warning("nccl", ", ".join(missing), _nothing_seen(ranks), _REMEDY, _first(ranks))
-    elif all(map(_segment, ranks)):
+    elif all(map(_segment, ranks)) and _PEERS not in missing:
+        # each of the other settings was left out: both ranks came back (driver 580.159, NCCL 2.28)
         why = (
             "NCCL uses its shared-memory transport, which comes back; whether it uses others too "
             "cannot be seen, for these variables were not set when the job started."
@@ -126,7 +129,7 @@ def _first(ranks: list[Task]) -> int:
 
 def _missing(task: Task) -> Iterator[str]:
     for name, value in _NEEDED.items():
-        local = name == "NCCL_P2P_DISABLE" and task.settings.get("NCCL_P2P_LEVEL") in {"LOC", "0"}
+        local = name == _PEERS and task.settings.get("NCCL_P2P_LEVEL") in {"LOC", "0"}
         if task.settings.get(name) != value and not local:
             yield name
 
