@@ -167,6 +167,7 @@ class FakeHost:
     filters: set[str] = field(default_factory=set)
     no_filters: bool = False
     remains: list[Connection] = field(default_factory=list)
+    folders: set[str] = field(default_factory=set)
     file_locks: dict[str, tuple[FileLock, ...]] = field(default_factory=dict)
     stubborn: bool = False  # the kernel forgets no closed connection
     inside: dict[int, int] = field(default_factory=dict)
@@ -714,7 +715,8 @@ class _Files:
 
     def look(self, path: str, *, build_id: bool) -> HostFile | None:
         del build_id
-        return None if path in self.host.missing else HostFile(path, 10, 0o100644, 1, "")
+        mode = 0o040755 if path in self.host.folders else 0o100644
+        return None if path in self.host.missing else HostFile(path, 10, mode, 1, "")
 
     def writable(self, folder: str) -> bool:
         return folder not in self.host.missing

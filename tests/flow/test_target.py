@@ -20,10 +20,11 @@ from gpuckpt.flow.returning.target.facts import gather
 from gpuckpt.flow.returning.target.judge import PATIENCE, judge, refusal, wait_for_room
 from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.flow.work.journal import Entry, Journal
-from gpuckpt.image.outside import ConnectionRecord, ListenerRecord
+from gpuckpt.image.outside import ConnectionRecord, FileRecord, ListenerRecord, LockRecord
 from gpuckpt.image.store import Image
 from gpuckpt.model import TcpPolicy
 from gpuckpt.tools.diag import Connection
+from gpuckpt.tools.locks import FileLock
 from gpuckpt.tools.net import PortState
 from tests import image_samples
 from tests.fakes.host import ROOT_PID, FakeHost, process
@@ -294,3 +295,22 @@ def test_a_parent_that_waits_for_nobody(dumped: tuple[Path, FakeHost], tmp_path:
         result = restore(host.toolbox(tmp_path / "state"), request, Silent(), Interrupts())
         told = [one.object for one in result.findings if one.id == "parent-does-not-wait"]
         assert told == ([] if wait_too else ["pid 1 (sleep)"])
+
+
+def test_a_job_that_works_in_the_memory_of_its_namespace(tmp_path: Path) -> None:
+    """Its folder is made there; of the files, and locks, of others here it knows nothing."""
+    host = FakeHost(folders={"/dev/shm/job"})
+    lock = LockRecord(path="/dev/shm/job/lock", kind="flock", exclusive=True)
+    host.file_locks[lock.path] = (FileLock(7, "flock", exclusive=True),)
+    plain = image_samples.manifest()
+    opened = tuple(
+        FileRecord(path=f"/dev/shm/job{name}", size=10, mode=mode, build_id="", mtime_ns=1)
+        for name, mode in (("", 0o040755), ("/lock", 0o100644))
+    )
+    outside = msgspec.structs.replace(plain.outside, files=opened, locks=(lock,))
+    manifest = msgspec.structs.replace(plain, outside=outside)
+    tools = host.toolbox(tmp_path)
+    here, apart = (gather(tools, manifest, apart=apart) for apart in (False, True))
+    assert set(here.locked) == {lock.path}
+    assert apart.locked == {}
+    assert [path for path, now in apart.files.items() if now is None] == [lock.path]

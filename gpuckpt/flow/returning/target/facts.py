@@ -20,6 +20,7 @@ from gpuckpt.flow.work.journal import Journal
 from gpuckpt.image.gpuplan import GpuPlan, gpu_plan
 from gpuckpt.tools import foreground
 from gpuckpt.tools.net import PortState
+from gpuckpt.tools.pidspace import own_memory
 from gpuckpt.tools.surroundings import Surroundings
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ def look_again(tools: Toolbox, manifest: Manifest, facts: TargetFacts) -> Target
         remains=remains,
         talkers=talkers(tools, remains),
         sockets=taken_names(tools, manifest, apart=facts.apart),
-        locked=_locked(tools, manifest.outside.locks),
+        locked=_locked(tools, manifest.outside.locks, apart=facts.apart),
         nvidia=nvidia,
         gpus=plan,
         gpu_short=_gpu_short(tools, manifest, nvidia, plan),
@@ -206,10 +207,13 @@ def _criu(tools: Toolbox) -> tuple[Version | None, HostUnfit | None]:
         return None, why
 
 
-def _locked(tools: Toolbox, records: Iterable[LockRecord]) -> dict[str, tuple[int, str]]:
+def _locked(
+    tools: Toolbox, records: Iterable[LockRecord], *, apart: bool
+) -> dict[str, tuple[int, str]]:
     """Return those locks that somebody has who would not share them."""
     found: dict[str, tuple[int, str]] = {}
-    for one in records:
+    # in a memory of its own the file is another one
+    for one in (one for one in records if not (apart and own_memory(one.path))):
         for other in tools.files.locks(one.path):
             same = (one.kind == "flock") == (other.kind == "flock") and other.kind != "lease"
             if same and (one.exclusive or other.exclusive):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from typing import TYPE_CHECKING
 
 from gpuckpt.flow.returning.target.standing import Standing, State
@@ -43,10 +44,9 @@ def files(
         if record.path in made:
             found[record.path] = record
             continue
-        if apart and own_memory(record.path):
-            found[record.path] = None
-            continue
         now = tools.files.look(record.path, build_id=bool(record.build_id))
+        if now is not None and apart and own_memory(record.path) and not stat.S_ISDIR(now.mode):
+            now = None  # folders are made there as they are here, and nothing else
         found[record.path] = None if now is None else _record(record, now)
     return found
 
