@@ -20,7 +20,13 @@ from gpuckpt.flow.returning.target.facts import gather
 from gpuckpt.flow.returning.target.judge import PATIENCE, judge, refusal, wait_for_room
 from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.flow.work.journal import Entry, Journal
-from gpuckpt.image.outside import ConnectionRecord, FileRecord, ListenerRecord, LockRecord
+from gpuckpt.image.outside import (
+    ConnectionRecord,
+    FileRecord,
+    FolderRecord,
+    ListenerRecord,
+    LockRecord,
+)
 from gpuckpt.image.store import Image
 from gpuckpt.model import TcpPolicy
 from gpuckpt.tools.diag import Connection
@@ -314,3 +320,10 @@ def test_a_job_that_works_in_the_memory_of_its_namespace(tmp_path: Path) -> None
     assert set(here.locked) == {lock.path}
     assert apart.locked == {}
     assert [path for path, now in apart.files.items() if now is None] == [lock.path]
+    made = FolderRecord(path="/dev/shm/job", mode=0o755, uid=0, gid=0)
+    carries = msgspec.structs.replace(outside, folders=(made,))
+    host.missing.add("/dev/shm/job")
+    for known, missing in ((outside, True), (carries, False)):
+        after_boot = msgspec.structs.replace(plain, outside=known)
+        seen = gather(tools, after_boot)
+        assert (seen.files["/dev/shm/job"] is None) == missing

@@ -39,6 +39,7 @@ def files(
         if one.state in {State.MISSING, State.STALE}
         for path in one.file.names
     }
+    folders = {one.path for one in manifest.outside.folders}
     found: dict[str, FileRecord | None] = {}
     for record in manifest.outside.files:
         if record.path in made:
@@ -47,6 +48,9 @@ def files(
         now = tools.files.look(record.path, build_id=bool(record.build_id))
         if now is not None and apart and own_memory(record.path) and not stat.S_ISDIR(now.mode):
             now = None  # folders are made there as they are here, and nothing else
+        if now is None and record.path in folders:
+            found[record.path] = record
+            continue
         found[record.path] = None if now is None else _record(record, now)
     return found
 
