@@ -12,9 +12,13 @@ from gpuckpt.errors import Unfinished
 from gpuckpt.model import CudaState
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gpuckpt.flow.status import Member, StatusResult
     from gpuckpt.flow.work.journal import Entry
     from gpuckpt.model import Finding
+
+_MOST_PIDS = 8
 
 
 def status(app: Application, pid: JobPid = None) -> int:
@@ -61,30 +65,21 @@ def _findings(result: StatusResult) -> tuple[Finding, ...]:
     return (*left, *result.strangers, *result.files)
 
 
-def _operations(result: StatusResult) -> Table:
+def _operations(result: StatusResult) -> Fields:
+    """Return what is known of each, a whole line for the image: a path must stay in one piece."""
     rows = [(entry, "at work") for entry in result.at_work]
     rows += [(one.entry, "cut short") for one in result.unfinished]
-    return Table(
-        "",
-        ("OPERATION", "STATE", "SINCE", "STEP", "GPUCKPT", "PROCESSES", "IMAGE"),
-        tuple(_row(entry, word) for entry, word in rows),
-        right=frozenset({4}),
-        marks=(("cut short", Tone.BAD), ("at work", Tone.GOOD)),
-    )
+    return Fields(tuple(row for entry, word in rows for row in _row(entry, word)))
 
 
-def _row(entry: Entry, word: str) -> tuple[str, ...]:
+def _row(entry: Entry, word: str) -> Iterator[tuple[str, str]]:
     pids = [ref.pid for ref in entry.processes] or list(entry.pids)
-    shown = ",".join(map(str, pids[:4])) + (",..." if len(pids) > 4 else "")  # noqa: PLR2004
-    return (
-        entry.operation,
-        word,
-        entry.started,
-        entry.step,
-        str(entry.owner.pid),
-        shown,
-        entry.image,
-    )
+    by = f"begun {entry.started} by pid {entry.owner.pid}"  # one line at 80 columns
+    yield entry.operation, f"{word}, step {entry.step}, {by}"
+    yield "  image", entry.image
+    if pids:
+        shown = " ".join(map(str, pids[:_MOST_PIDS]))
+        yield "  processes", shown + (" ..." if len(pids) > _MOST_PIDS else "")
 
 
 def _job(members: tuple[Member, ...]) -> Table:
