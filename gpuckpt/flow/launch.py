@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 from gpuckpt.errors import NotWritable
 from gpuckpt.flow.profiles import PROFILES
 from gpuckpt.flow.work.departure import dump_of, told
-from gpuckpt.tools.launcher import has_ended, pass_on
+from gpuckpt.tools.launcher import has_ended
+from gpuckpt.tools.pidspace_init import deliver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -86,7 +87,7 @@ def launch(
         )
         while not has_ended(child):
             if (signum := interrupts.take()) is not None:
-                pass_on(child, signum)
+                deliver(child.pid, signum)
             _copy(tails, echo, 64 * CHUNK)
             time.sleep(POLL_SECONDS)
         _copy(tails, echo)

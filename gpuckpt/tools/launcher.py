@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-import signal
 import stat
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,9 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gpuckpt.tools.run import Child, Runner
-
-# what a terminal sends goes to the whole foreground group, so that scripts' children get it too
-_TO_THE_GROUP = frozenset({signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 
 
 class Launcher:
@@ -59,15 +54,6 @@ class Launcher:
 def has_ended(child: Child) -> bool:
     """Whether a job that was started here has ended; its pid stays taken until it is waited for."""
     return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
-def pass_on(child: Child, signum: int) -> None:
-    """Send a signal to a job that was started here and not waited for; nothing if it has ended."""
-    with suppress(ProcessLookupError):
-        if signum in _TO_THE_GROUP:
-            os.killpg(child.pid, signum)
-        else:
-            os.kill(child.pid, signum)
 
 
 def share_own_file(fd: int) -> Path | None:

@@ -46,6 +46,8 @@ _OURS = {
     signal.SIGILL,
 }
 SIGNALS = signal.valid_signals() - _OURS
+# what a terminal sends goes to the whole foreground group, so that scripts' children get it too
+_TO_THE_GROUP = {signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _ended: dict[int, int] = {}
@@ -183,14 +185,22 @@ def _mind(pid: int, other: int = 0) -> int:
     while pid not in _ended:
         number = signal.sigwait(SIGNALS)
         if number != signal.SIGCHLD:
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
+            deliver(pid, number)
             continue
         with suppress(ChildProcessError):
             while (dead := os.waitpid(-1, os.WNOHANG))[0]:
                 if dead[0] in {pid, other}:
                     _ended[dead[0]] = os.waitstatus_to_exitcode(dead[1])
     return _ended[pid]
+
+
+def deliver(pid: int, number: int) -> None:
+    """Send a child a signal, with its group if it leads one; nothing if it has ended."""
+    with suppress(ProcessLookupError):
+        if number in _TO_THE_GROUP and os.getpgid(pid) == pid:
+            os.killpg(pid, number)
+        else:
+            os.kill(pid, number)
 
 
 def _visited() -> bool:

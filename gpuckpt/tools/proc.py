@@ -21,6 +21,7 @@ from gpuckpt.tools.descriptors import plain, targets
 from gpuckpt.tools.forks import inherited
 from gpuckpt.tools.look import Look, look
 from gpuckpt.tools.mappings import mappings
+from gpuckpt.tools.pidspace_init import deliver
 from gpuckpt.tools.procfs import (
     Stat,
     cpu_times,
@@ -243,8 +244,7 @@ class Proc:
 
     def signal(self, pid: int, signum: int) -> None:
         """Send a signal to a child of this process, whose pid cannot be another's before `reap`."""
-        with suppress(ProcessLookupError):
-            os.kill(pid, signum)
+        deliver(pid, signum)
 
     def reap(self, pids: Iterable[int]) -> dict[int, int]:
         """Wait, without blocking, for those of the pids that are dead children of this process.

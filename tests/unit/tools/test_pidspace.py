@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
+import subprocess
+import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import pytest
+
 from gpuckpt.model import ProcessRef
+from gpuckpt.tools import pidspace_init
 from gpuckpt.tools.pidspace import NewSpace, Space, Spaces, descends
 
 if TYPE_CHECKING:
@@ -69,3 +78,26 @@ def test_whether_a_process_is_below_another(tmp_path: Path) -> None:
     assert descends(tmp_path, 52, 52)
     assert not descends(tmp_path, 50, 52)
     assert not descends(tmp_path, 0, 50)
+
+
+@pytest.mark.parametrize(("number", "both"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
+def test_what_a_terminal_sends_is_for_the_whole_group(number: int, *, both: bool) -> None:
+    """Workers of a job get Ctrl-C with it, or their parent waits for them for ever."""
+    script = "import os, time; print(os.fork(), flush=True); time.sleep(60)"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, start_new_session=True,
+        stderr=subprocess.DEVNULL,
+    ) as job:  # fmt: skip
+        try:
+            assert job.stdout is not None
+            told = {int(job.stdout.readline()), int(job.stdout.readline())}
+            (worker,) = told - {0}
+            watch = os.pidfd_open(worker)
+            pidspace_init.deliver(job.pid, number)
+            assert job.wait(60) != 0
+            ended, _, _ = select.select([watch], [], [], 60 if both else 0.2)
+            assert bool(ended) is both
+            os.close(watch)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(job.pid, signal.SIGKILL)
