@@ -6,8 +6,12 @@ import shlex
 from typing import TYPE_CHECKING
 
 from gpuckpt.cli import units
+from gpuckpt.model import TcpPolicy
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuckpt.flow.request import DumpRequest
     from gpuckpt.image.manifest import Manifest, ProcessRecord
     from gpuckpt.model import Receipt
 
@@ -18,6 +22,25 @@ THP = "--thp: huge pages meanwhile save a third of the driver's copy, a quarter 
 def command_line(*words: str) -> str:
     """Return words as a shell takes them."""
     return shlex.join(words)
+
+
+def dump_options(request: DumpRequest) -> Iterator[str]:
+    """Return the options that say what is dumped how, as they were asked for."""
+    if request.output is not None:
+        yield from ("-o", str(request.output))
+    if request.leave_running:
+        yield "--leave-running"
+    if request.tcp is not TcpPolicy.NONE:
+        yield from ("--tcp", request.tcp)
+    if request.file_locks:
+        yield "--file-locks"
+    if request.ghost_limit != 1 << 30:
+        whole, rest = divmod(request.ghost_limit, 1 << 20)
+        yield from ("--ghost-limit", str(request.ghost_limit) if rest else f"{whole}M")
+    if request.quiesce:
+        yield "--quiesce"
+    for name in sorted(request.ignore):
+        yield from ("--ignore", name)
 
 
 def command(process: ProcessRecord) -> str:

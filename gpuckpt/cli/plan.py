@@ -82,7 +82,9 @@ def plan(
         quiesce=quiesce,
     )
     if not target.isdecimal():
-        _tell_idle(app, "a restore", [word for word in _options(request) if word[0] == "-"])
+        _tell_idle(
+            app, "a restore", [word for word in describe.dump_options(request) if word[0] == "-"]
+        )
         return _of_image(app, target, gpu_map)
     from gpuckpt.flow.outlook import outlook
 
@@ -276,22 +278,4 @@ def _process(row: Row) -> dict[str, object]:
 
 def _command(verb: str, pid: int, request: DumpRequest, *more: str) -> str:
     """Return a command line with the options that were asked about."""
-    return describe.command_line("gpuckpt", verb, str(pid), *_options(request), *more)
-
-
-def _options(request: DumpRequest) -> Iterator[str]:
-    if request.output is not None:
-        yield from ("-o", str(request.output))
-    if request.leave_running:
-        yield "--leave-running"
-    if request.tcp is not TcpPolicy.NONE:
-        yield from ("--tcp", request.tcp)
-    if request.file_locks:
-        yield "--file-locks"
-    if request.ghost_limit != 1 << 30:
-        whole, rest = divmod(request.ghost_limit, 1 << 20)
-        yield from ("--ghost-limit", str(request.ghost_limit) if rest else f"{whole}M")
-    if request.quiesce:
-        yield "--quiesce"
-    for name in sorted(request.ignore):
-        yield from ("--ignore", name)
+    return describe.command_line("gpuckpt", verb, str(pid), *describe.dump_options(request), *more)

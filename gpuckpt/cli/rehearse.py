@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -112,11 +113,16 @@ def rehearse(
         quiesce_timeout=quiesce_timeout,
     )
     request = RehearseRequest(what, stay=stay, settle=settle, real=dump, keep=keep)
-    return app.show(outcome(act(app.tools, request, app.reporter, app.interrupts)))
+    result = act(app.tools, request, app.reporter, app.interrupts)
+    same = (*describe.dump_options(replace(what, output=None)), *(["--thp"] if thp else []))
+    return app.show(outcome(result, same))
 
 
-def outcome(result: RehearseResult) -> Outcome:
-    """Say how long the job stood still, what it would weigh, and whether it is as before."""
+def outcome(result: RehearseResult, same: tuple[str, ...] = ()) -> Outcome:
+    """Say how long the job stood still, what it would weigh, and whether it is as before.
+
+    `same` are the options by which a dump does what was rehearsed.
+    """
     from gpuckpt.flow.rehearse import verdict
 
     error = verdict(result)
@@ -125,7 +131,7 @@ def outcome(result: RehearseResult) -> Outcome:
         blocks.append(Findings(found))
     blocks.append(Timeline("how it went", result.receipt))
     if error is None:
-        blocks.append(Next((describe.command_line("gpuckpt", "dump", str(result.pid)),)))
+        blocks.append(Next((describe.command_line("gpuckpt", "dump", str(result.pid), *same),)))
     title, tone = "rehearsed, and the job goes on as before", Tone.GOOD
     if error is not None:
         title, tone = "rehearsed, and the job is not as before", Tone.BAD

@@ -280,6 +280,8 @@ def test_a_job_that_did_not_come_back_as_it_was_fails_the_rehearsal(
 def test_a_rehearsal_tells_its_numbers(
     gpuckpt: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    told = gpuckpt("rehearse", 4711, "--quiesce", "--tcp", "close", "--thp").out
+    assert told.endswith("next: gpuckpt dump 4711 --tcp close --quiesce --thp\n")
     told = gpuckpt("rehearse", 4711).out
     assert "1.50 s (lock 0.100 s, gpu-out 0.600 s, gpu-in 0.700 s)" in told
     assert "about 16.0 GiB, 8.0 GiB of it stored (from 2 receipts)" in told

@@ -75,7 +75,7 @@ def known(entry: Entry) -> set[int]:
 def story(entry: Entry, found: Collection[Finding]) -> str:
     """Say in one sentence what an earlier run has left."""
     touched = sorted({one.pid for one in found if one.blocks and one.pid is not None})
-    left = f" and left process {', '.join(map(str, touched))}" if touched else ""
+    left = f" and left process {', '.join(map(str, touched))} to be put back" if touched else ""
     return f"an earlier {entry.title} was cut short{left}"
 
 
