@@ -24,7 +24,7 @@ from gpuckpt.cli.suggest import pids_and_images
 from gpuckpt.model import TcpPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from gpuckpt.cli.page import Block
     from gpuckpt.flow.outlook import Outlook, Row

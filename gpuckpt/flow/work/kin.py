@@ -87,7 +87,18 @@ def typed_into(process: Process) -> bool:
 
 def starts_jobs(process: Process) -> bool:
     """Whether it is a shell somebody types into, or what starts jobs and is never part of one."""
-    return bool(_STARTERS.fullmatch(process.comm)) or typed_into(process)
+    return bool(_STARTERS.fullmatch(process.comm)) or typed_into(process) or _is_gpuckpt(process)
+
+
+def _is_gpuckpt(process: Process) -> bool:
+    """Whether it is a `gpuckpt run` or `restore --wait`, by program or as Python's argument."""
+    names = [word.rpartition("/")[2] for word in process.argv]
+    if "gpuckpt" not in names:
+        return False
+    interpreter = names[: names.index("gpuckpt")]
+    return all(
+        word.startswith("-" if number else "python") for number, word in enumerate(interpreter)
+    )
 
 
 def roots_below(processes: Iterable[Process], among: Iterable[int] = ()) -> tuple[int, ...]:

@@ -7,6 +7,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from gpuckpt.errors import NotPrivileged
 from gpuckpt.flow.sight.plan import judge_dump
 from gpuckpt.flow.sight.rules.rule import DumpChoices
@@ -145,3 +147,17 @@ def test_what_starts_jobs() -> None:
     assert starts_jobs(process(5, comm="gpuckpt-init"))
     assert not starts_jobs(process(5, comm="bash", argv=("bash", "run.sh"), tty=5))
     assert not starts_jobs(process(5, comm="torchrun"))
+
+
+@pytest.mark.parametrize(
+    ("line", "starts"),
+    [
+        ("/opt/gpuckpt/venv/bin/python /opt/gpuckpt/venv/bin/gpuckpt run -- ./job", True),
+        ("python3 -P -m gpuckpt restore /ckpt/job --wait", True),
+        ("gpuckpt run -- ./job", True),
+        ("python3 train.py gpuckpt", False),
+        ("./wrapper gpuckpt run -- ./job", False),
+    ],
+)
+def test_a_gpuckpt_that_waits_is_no_part_of_the_job(line: str, *, starts: bool) -> None:
+    assert starts_jobs(process(50, argv=tuple(line.split()))) is starts
