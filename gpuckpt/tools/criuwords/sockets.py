@@ -13,7 +13,8 @@ SOCKETS: Final = (
     Rule(
         r"inet: Connected TCP socket, consider using",
         "{who} has a connected TCP socket: {object}",
-        "Say what is to become of it: --tcp established or --tcp close.",
+        "It was made after the job had been looked at. Dump again, or say what becomes of such "
+        "connections: --tcp established keeps them, --tcp close does not.",
     ),
     Rule(
         r"inet: In-flight connection",
