@@ -12,6 +12,7 @@ import pytest
 
 from gpuckpt.flow.sight.plan import judge_dump
 from gpuckpt.flow.sight.rules.rule import DumpChoices
+from gpuckpt.flow.work.kin import Kin
 from gpuckpt.model import CudaState, DeviceUse, GpuUse, NvidiaFacts, Tree
 from gpuckpt.tools.above import Above
 from gpuckpt.tools.descriptors import Descriptor
@@ -255,6 +256,12 @@ def test_ranks(known: DumpFacts, expected: list[tuple[str, bool]]) -> None:
 
 
 def test_what_is_said_of_ranks() -> None:
+    alone = ranks(rank(0, **RIGHT))
+    (found,) = judge(alone)
+    assert "the others are on other hosts" in found.reason
+    launcher = Kin(process(50))
+    found = next(one for one in judge(replace(alone, kin=launcher)) if one.id == "ranks-absent")
+    assert "the others are outside of this tree" in found.reason
     local = {"NCCL_P2P_LEVEL": "LOC", "NCCL_NVLS_ENABLE": "0"}
     (found,) = judge(ranks(rank(0, **local), rank(1, **local), sockets=2))
     assert found.object == "NCCL_CUMEM_ENABLE, NCCL_CUMEM_HOST_ENABLE"

@@ -145,11 +145,12 @@ def absent_ranks(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
         if len(ranks) >= size:
             continue
         first = next(task for task in facts.look.tasks if _of(task)[0] == size)
+        part = facts.kin.job is not None  # then what is missing may be beside it
         yield blocker(
             "ranks-absent",
             f"{len(ranks)} of {size} ranks",
-            f"The job has {size} ranks, and the others are {_where(first, ranks)}: they would wait "
-            "for these in vain.",
+            f"The job has {size} ranks, and the others are {_where(first, ranks, part=part)}: "
+            "they would wait for these in vain.",
             "Dump the process that started all ranks; a job on several hosts can only be stopped "
             "and started by its own checkpoints.",
             first.process.pid,
@@ -165,9 +166,9 @@ def _of(task: Task) -> tuple[int, int]:
     return 0, 0
 
 
-def _where(task: Task, ranks: set[int]) -> str:
+def _where(task: Task, ranks: set[int], *, part: bool) -> str:
     local = task.settings.get("LOCAL_WORLD_SIZE") or task.settings.get("OMPI_COMM_WORLD_LOCAL_SIZE")
-    if (whole(local or "") or 0) > len(ranks):
+    if part or (whole(local or "") or 0) > len(ranks):
         return "outside of this tree"
     master = task.settings.get("MASTER_ADDR", "")
     return f"on other hosts (MASTER_ADDR is {master})" if master else "on other hosts"
