@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import subprocess
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gpuckpt.model import CudaState
 from gpuckpt.tools.cuda import Cuda, choose
 from gpuckpt.tools.nvidia import Nvidia
 from gpuckpt.tools.run import Runner
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["cuda", "stage", "start"]
 RUN_PATIENCE = 120.0  # seconds for one run of gpuckpt
+PAGES = ".image.stage-*/criu/pages-*"
 
 
 @pytest.fixture
@@ -117,6 +122,28 @@ class Stage:
             self.drop()
             tree.goes_on(2)
         table(title, ("dump", *ROW), rows)
+
+    def lose(self, tree: Tree, victim: int, others: list[int], cuda: Cuda) -> None:
+        """Kill one process while memory streams: it is named, the others run, there is no image."""
+        argv = self.operator.command("dump", tree.pid, "-o", self.image, "--json")
+        dumping = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            wait(
+                lambda: any(page.stat().st_size for page in self.folder.glob(PAGES)),
+                "pages have arrived",
+                lambda: "" if dumping.poll() is None else f"gpuckpt ended: {dumping.communicate()}",
+            )
+        finally:
+            os.kill(victim, signal.SIGKILL)
+            out, story = dumping.communicate(timeout=120)
+        print(f"\nexit {dumping.returncode}\n{out}\n{story}")
+        assert dumping.returncode not in {0, 1}
+        assert str(victim) in out
+        wait(
+            lambda: cuda.states(others) == dict.fromkeys(others, CudaState.RUNNING),
+            f"{others} run again",
+        )
+        assert not self.image.exists()
 
     @property
     def image(self) -> Path:

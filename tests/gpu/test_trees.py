@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuckpt.model import CudaState
-from tests.gpu.job import wait
 from tests.gpu.tree import script, torchrun
 from tests.root.harness import lines_of
 
@@ -22,7 +17,6 @@ if TYPE_CHECKING:
 STEPS = 200
 # what a dump tells of workers, which by a fork have their parent's GPU files too
 TOLD = {"spawn": False, "fork": True}
-PAGES = ".image.stage-*/criu/pages-*"
 
 
 def training(stage: Stage) -> Tree:
@@ -61,26 +55,8 @@ def test_a_rank_that_is_killed_while_the_memory_streams(stage: Stage, cuda: Cuda
     tree = stage.tree(script("crew.py", stage.place(), 3, "ballast.py", 2))
     tree.began(3)
     *others, victim = map(int, lines_of(tree.folder / "crew.log")[0].split()[1:])
-    argv = stage.operator.command("dump", tree.pid, "-o", stage.image, "--json")
-    dumping = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        wait(
-            lambda: any(page.stat().st_size for page in stage.folder.glob(PAGES)),
-            "pages have arrived",
-            lambda: "" if dumping.poll() is None else f"gpuckpt ended: {dumping.communicate()}",
-        )
-    finally:
-        os.kill(victim, signal.SIGKILL)
-        out, story = dumping.communicate(timeout=120)
-    print(f"\nexit {dumping.returncode}\n{out}\n{story}")
-    assert dumping.returncode not in {0, 1}
-    assert str(victim) in out
-    wait(
-        lambda: cuda.states(others) == dict.fromkeys(others, CudaState.RUNNING),
-        f"{others} run again",
-    )
+    stage.lose(tree, victim, others, cuda)
     tree.goes_on(but="rank-2.log")
-    assert not stage.image.exists()
     assert not list(stage.folder.glob(".image.stage-*"))
     stage.dump(tree, "--leave-running")
     tree.goes_on(but="rank-2.log")

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 from typing import TYPE_CHECKING
 
 from gpuckpt.flow.profiles import PROFILES
 from gpuckpt.model import CudaState
-from tests.gpu.job import wait
 from tests.gpu.service import check_generation
 from tests.gpu.tables import table
 from tests.gpu.tree import script, torchrun
@@ -23,7 +19,6 @@ if TYPE_CHECKING:
 STEPS = 200
 DUMPS = 20
 PROFILE = ("--profile", "nccl")
-PAGES = ".image.stage-*/criu/pages-*"
 
 
 def training(stage: Stage) -> Tree:
@@ -65,22 +60,7 @@ def test_a_rank_that_is_killed_during_the_dump(stage: Stage, cuda: Cuda) -> None
     tree = stage.tree(script("crew.py", stage.place(), 2, "collective.py", "nccl"), *PROFILE)
     tree.began(2)
     other, victim = map(int, lines_of(tree.folder / "crew.log")[0].split()[1:])
-    argv = stage.operator.command("dump", tree.pid, "-o", stage.image, "--json")
-    dumping = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        wait(
-            lambda: any(page.stat().st_size for page in stage.folder.glob(PAGES)),
-            "pages have arrived",
-            lambda: "" if dumping.poll() is None else f"gpuckpt ended: {dumping.communicate()}",
-        )
-    finally:
-        os.kill(victim, signal.SIGKILL)
-        out, story = dumping.communicate(timeout=120)
-    print(f"\nexit {dumping.returncode}\n{out}\n{story}")
-    assert dumping.returncode not in {0, 1}
-    assert str(victim) in out
-    wait(lambda: cuda.states([other]) == {other: CudaState.RUNNING}, f"{other} runs again")
-    assert not stage.image.exists()
+    stage.lose(tree, victim, [other], cuda)
 
 
 def test_a_generation_server_of_two_ranks(stage: Stage) -> None:
