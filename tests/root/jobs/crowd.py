@@ -1,9 +1,10 @@
-"""A tree of all that people start. Usage: crowd.py FOLDER.
+"""A tree of all that people start. Usage: crowd.py FOLDER SHORT.
 
 Pools of all kinds with work and results on their way, a manager, servers with workers that share
 their sockets, children that end, lead groups and sessions, watch their parent or are killed with
 it, and what an event loop holds. FOLDER/log gets a line each time that everything has been used
 and was as it should be; FOLDER/go lets the parts be emptied that were full until then.
+SHORT takes sockets that Python makes in folders of its own.
 """
 
 from __future__ import annotations
@@ -299,7 +300,7 @@ def loop() -> Iterator[Check]:
 
 
 def main() -> None:
-    os.environ["TMPDIR"] = str(FOLDER)
+    os.environ["TMPDIR"] = sys.argv[2]
     multiprocessing.current_process()._config["semprefix"] = f"/gpuckpt-{FOLDER.parent.name}"
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # in all threads to come
     makers = (ended, leaders, watcher, full, prefork, engine, loop, pools, managed)
