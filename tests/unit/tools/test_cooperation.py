@@ -86,15 +86,22 @@ def at_large(ranks: Ranks, pids: Sequence[int]) -> None:
         until(lambda pid=pid, before=before: step_of(ranks, pid) > before + 3, f"{pid} goes on")
 
 
+@contextmanager
+def pair(folder: Path) -> Iterator[tuple[tuple[subprocess.Popen[str], ...], Any]]:
+    """Two jobs that make steps, and the tools of somebody who has not asked them yet."""
+    tools: Any = SimpleNamespace(ranks=Ranks(PROC))
+    with job(folder) as first, job(folder) as second:
+        at_large(tools.ranks, [first.pid, second.pid])
+        yield (first, second), tools
+
+
 def test_two_that_agree(tmp_path: Path) -> None:
     """They stop at one step, stay, and go on; a forked child has no part in it."""
-    ranks, calm = Ranks(PROC), Interrupts()
-    tools: Any = SimpleNamespace(ranks=ranks)
-    with job(tmp_path) as first, job(tmp_path) as second:
-        pids = [first.pid, second.pid]
+    calm = Interrupts()
+    with pair(tmp_path) as ((first, second), tools):
+        pids, ranks = [first.pid, second.pid], tools.ranks
         assert any(one.target == LINK and one.deleted for one in descriptors(PROC / str(pids[0])))
         assert ranks.look([FORKED[pid] for pid in pids]) == ()
-        at_large(ranks, pids)
         for _ in range(2):
             step = quiescing.agree(tools, calm, pids, PATIENCE)
             with pytest.raises(ProcessUnfit, match="another gpuckpt holds"):
@@ -111,11 +118,8 @@ def test_two_that_agree(tmp_path: Path) -> None:
 def test_a_gpuckpt_that_is_gone(tmp_path: Path) -> None:
     """Before the decision they go on by themselves, after it they wait to be told."""
     calm = Interrupts()
-    with job(tmp_path) as first, job(tmp_path) as second:
-        pids = [first.pid, second.pid]
-        ranks = Ranks(PROC)
-        tools: Any = SimpleNamespace(ranks=ranks)
-        at_large(ranks, pids)
+    with pair(tmp_path) as ((first, second), tools):
+        pids, ranks = [first.pid, second.pid], tools.ranks
         quiescing.agree(tools, calm, pids, PATIENCE)
         ranks.close()  # as the kernel does
         at_large(ranks, pids)
@@ -130,11 +134,8 @@ def test_a_gpuckpt_that_is_gone(tmp_path: Path) -> None:
 def test_one_that_cannot_see_the_decision_stays(tmp_path: Path) -> None:
     """As a process of another user does; the repair tells it what the others know."""
     calm = Interrupts()
-    with job(tmp_path) as first, job(tmp_path) as second:
-        pids = [first.pid, second.pid]
-        ranks = Ranks(PROC)
-        tools: Any = SimpleNamespace(ranks=ranks)
-        at_large(ranks, pids)
+    with pair(tmp_path) as ((first, second), tools):
+        pids, ranks = [first.pid, second.pid], tools.ranks
         ranks.ask(pids)
         ranks._held[pids[1]].write(cooperate.W_LEADER, 0)
         ask, ranks.ask = ranks.ask, lambda _: None  # type: ignore[method-assign]
