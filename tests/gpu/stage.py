@@ -114,6 +114,21 @@ class Stage:
         tree.members()
         return answer.result
 
+    def stays_bitwise_equal(
+        self, training: Callable[[Stage], Tree], ranks: int, steps: int
+    ) -> None:
+        """Dump a training in mid-way, restore it at once: all it logs is as if undisturbed."""
+        undisturbed = training(self)
+        undisturbed.wait_for(undisturbed.ended, "the training ends")
+        tree = training(self)
+        tree.began(ranks, steps // 4)
+        self.dump(tree)
+        assert max(tree.progress().values()) < steps * 3 // 4, "dumped too late to prove anything"
+        self.restore(tree)
+        tree.wait_for(tree.ended, "the training ends")
+        assert tree.lines() == undisturbed.lines()
+        assert len(tree.lines()) == ranks
+
     def dump_in_a_row(self, tree: Tree, dumps: int, title: str) -> None:
         """Dump a tree many times, left running; each must succeed, and the tree go on after it."""
         rows = []

@@ -26,16 +26,7 @@ def training(stage: Stage) -> Tree:
 
 def test_torchrun_with_gloo_is_bitwise_equal(stage: Stage) -> None:
     """Four ranks on one GPU, restored at once: every loss of every rank is as it would be."""
-    undisturbed = training(stage)
-    undisturbed.wait_for(undisturbed.ended, "the training ends")
-    tree = training(stage)
-    tree.began(4, STEPS // 4)
-    stage.dump(tree)
-    assert max(tree.progress().values()) < STEPS * 3 // 4, "dumped too late to prove anything"
-    stage.restore(tree)
-    tree.wait_for(tree.ended, "the training ends")
-    assert tree.lines() == undisturbed.lines()
-    assert len(tree.lines()) == 4
+    stage.stays_bitwise_equal(training, 4, STEPS)
 
 
 # Kernels of several processes that take turns on one GPU and poll memory of the host: with driver

@@ -28,16 +28,7 @@ def training(stage: Stage) -> Tree:
 
 def test_torchrun_is_bitwise_equal(stage: Stage) -> None:
     """Restored at once on the same host: every loss of both ranks is as it would be."""
-    undisturbed = training(stage)
-    undisturbed.wait_for(undisturbed.ended, "the training ends")
-    tree = training(stage)
-    tree.began(2, STEPS // 4)
-    stage.dump(tree)
-    assert max(tree.progress().values()) < STEPS * 3 // 4, "dumped too late to prove anything"
-    stage.restore(tree)
-    tree.wait_for(tree.ended, "the training ends")
-    assert tree.lines() == undisturbed.lines()
-    assert len(tree.lines()) == 2
+    stage.stays_bitwise_equal(training, 2, STEPS)
 
 
 def test_a_tight_loop_of_collectives(stage: Stage) -> None:

@@ -8,28 +8,20 @@ is no log, how long each `down` and `up` took.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-
-import torch
 import torch.distributed as dist
 from kit import Log
-from torch.nn.parallel import DistributedDataParallel
+from regression import Regression
 from torchkit import join, place
-from train import digest
 
 from gpuckpt import cooperate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-WIDTH, BATCH = 512, 32
-PAUSE = 0.04  # seconds after each step
 
 
 def timed(name: str, call: Callable[[], object], place_: Path) -> Callable[[], None]:
@@ -51,28 +43,12 @@ def main() -> None:
     point = cooperate.torch_ranks(device_id=mine) if backend == "nccl" else cooperate.torch_ranks()
     point._down = timed("down", point._down, folder / f"times-{rank}")
     point._up = timed("up", point._up, folder / f"times-{rank}")
-    torch.manual_seed(7)
-    torch.use_deterministic_algorithms(mode=True)
-    layers: list[torch.nn.Module] = []
-    for _ in range(3):
-        layers += [torch.nn.Linear(WIDTH, WIDTH), torch.nn.GELU()]
-    net = torch.nn.Sequential(*layers).to(mine)
-    devices = [mine] if mine.type == "cuda" else None
-    network = DistributedDataParallel(net, device_ids=devices)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
-    generator = torch.Generator(mine).manual_seed(100 + rank)
+    training = Regression(log, rank, mine)
     for step in range(steps):
-        given, wanted = torch.randn(2, BATCH, WIDTH, device=mine, generator=generator)
-        optimizer.zero_grad()
-        loss = torch.nn.functional.mse_loss(network(given), wanted)
-        loss.backward()
-        optimizer.step()
-        log.say(f"step {step} loss {loss.item().hex()}")
-        time.sleep(PAUSE)
+        training.step(step)
         if point.here():
-            network = DistributedDataParallel(net, device_ids=devices)
-    log.say(f"weights {digest(net.parameters())}")
-    log.say(f"optimizer {digest(s for o in optimizer.state.values() for s in o.values())}")
+            training.wrap()
+    training.close()
     point.close()
     dist.barrier()
     log.say("end")
