@@ -86,7 +86,6 @@ class _Dump:
         self.record = operation.record
         self.interrupts = operation.interrupts
         self.request = request
-        self.sight = sight
         self.taking = Taking(operation, sight, str(sight.output))
         self.cuda = self.taking.cuda
         self.undo = self.taking.undo
@@ -94,11 +93,14 @@ class _Dump:
         self.manifest: Manifest | None = None
         self.tree = sight.tree  # as it is frozen, from the commit on
         self.frozen_until = 0.0
-        self.space = sight.facts.look.space
+
+    @property
+    def sight(self) -> Sight:
+        return self.taking.sight
 
     def run(self) -> DumpResult:
         try:
-            self.sight = self.taking.come_to_rest(self.request)
+            self.taking.come_to_rest(self.request)
             stage = self._stage()
             self._take_gpu()
             self._stream(stage)
@@ -120,8 +122,6 @@ class _Dump:
         if not self.cuda.pids:
             self.record.reporter.note("no process of the tree uses CUDA: CRIU alone is enough")
         self.taking.take_gpu(self.request.lock_timeout, thp=self.request.thp)
-        options = replace(self.sight.options, stand_ins=self.taking.stand_ins or None)
-        self.sight = replace(self.sight, options=options)
 
     def _stream(self, stage: Stage) -> None:
         """Run CRIU; its hook makes the commit while the tree is frozen."""
@@ -150,7 +150,7 @@ class _Dump:
                 stop_fd=self.interrupts.fd,
                 deadline=deadline(size),
                 names=lambda: seen(sight.facts.look, numbers),
-                place=self.space,
+                place=self.sight.space,
             )
             try:
                 self.tools.criu.dump(run)
@@ -174,7 +174,7 @@ class _Dump:
         with self.record.phase("commit", str(self.sight.output), stoppable=False):
             self.taking.note("commit")
             self.tree = self.taking.relist()
-            if self.taking.stand_ins:  # what was opened since the last look has none
+            if self.sight.options.stand_ins:  # what was opened since the last look has none
                 self.taking.check_devices()
             dumped = records.Dumped(
                 sight=self.sight,
@@ -187,7 +187,7 @@ class _Dump:
                 labels=self.request.labels,
                 files=(*files, *more),
                 opened=opened,
-                carried=carry.as_known(carried, self.space),
+                carried=carry.as_known(carried, self.sight.space),
                 quiesced=self.taking.quiesced,
                 read=read,
                 receipt=self.record.receipt(),
@@ -203,7 +203,7 @@ class _Dump:
         self, stage: Stage, opened: OpenFiles, packers: list[Packer]
     ) -> tuple[tuple[CarriedFile, ...], tuple[FileEntry, ...]]:
         """Take along the files that would be missing where the job comes back."""
-        found = carry.find(self.tools, self.taking.relist().pids, opened.remaps, self.space)
+        found = carry.find(self.tools, self.taking.relist().pids, opened.remaps, self.sight.space)
         if not found:
             return (), ()
         with self.record.phase("files", carry.named(found), sum(f.bytes for f in found)) as step:

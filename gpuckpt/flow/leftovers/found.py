@@ -179,7 +179,7 @@ def linked(tools: Toolbox, sight: Sight) -> tuple[Linked, ...]:
     if not sight.options.link_remap:
         return ()
     found = []
-    space = sight.facts.look.space
+    space = sight.space
     for file in sight.facts.look.deleted:
         if file.links:
             path = file.path if space is None else space.reach(file.path)

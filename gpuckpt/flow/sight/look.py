@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gpuckpt.flow.sight.facts import DumpFacts
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.model import CudaState, Finding, HostFacts, NvidiaFacts, Process, Tree
+    from gpuckpt.tools.pidspace import Space
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,11 @@ class Sight:
     def nvidia(self) -> NvidiaFacts | None:
         """The driver and its GPUs."""
         return self.facts.nvidia
+
+    @property
+    def space(self) -> Space | None:
+        """The pid namespace that a restore has made for the job, None if it is in ours."""
+        return self.facts.look.space
 
     @property
     def kept(self) -> str:

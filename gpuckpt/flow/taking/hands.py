@@ -39,10 +39,9 @@ if TYPE_CHECKING:
 class Taking:
     """A tree that is worked on.
 
-    `frozen_from` is when it came to stand still, `findings` what the result has to tell,
-    `stand_ins` are the numbers of GPU devices that forked children hold without any use for them.
-    `quiesced` are the processes that were asked to let go at a step, `unmoved` tells which of them
-    did not go on when they were told to.
+    `sight` is what is known of it by now, `frozen_from` is when it came to stand still, `findings`
+    what the result has to tell. `quiesced` are the processes that were asked to let go at a step,
+    `unmoved` tells which of them did not go on when they were told to.
     """
 
     def __init__(self, operation: Operation, sight: Sight, image: str = "") -> None:
@@ -54,7 +53,6 @@ class Taking:
         self.undo = Undo()
         self.findings = [one for one in sight.findings if not one.blocks]
         self.frozen_from = 0.0
-        self.stand_ins: frozenset[int] = frozenset()
         self._inherited: frozenset[DeviceUse] = frozenset()
         self.quiesced: tuple[int, ...] = ()
         self.unmoved: list[Finding] = []
@@ -69,7 +67,7 @@ class Taking:
 
     def numbers(self) -> dict[int, int]:
         """Return the numbers that CRIU knows the job by, where these are others than ours."""
-        space = self.sight.facts.look.space
+        space = self.sight.space
         return self._tools.spaces.numbers(space) if space is not None else {}
 
     def note(self, step: str, **known: object) -> None:
@@ -147,7 +145,8 @@ class Taking:
                 self._inherited = self._tools.proc.inherited(tree.pids)
                 self.cuda.checkpoint()
                 step.advance(self.cuda.bytes)
-        self.stand_ins = self.check_devices()
+        options = replace(self.sight.options, stand_ins=self.check_devices() or None)
+        self.sight = replace(self.sight, options=options)
 
     def check_devices(self) -> frozenset[int]:
         """Look that no GPU device is left open, and return the numbers of those that may be.
