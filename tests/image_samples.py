@@ -44,8 +44,9 @@ def stored(raw: bytes, frame: int = FRAME, level: int = 1) -> tuple[bytes, bytes
         packed = zstandard.ZstdCompressor(level=level).compress(piece)
         frames += packed
         entries += struct.pack("<II", len(packed), len(piece)) + blake3(piece).digest()
+        entries += blake3(packed).digest()[:16]
         count += 1
-    payload = b"gpckptFT" + struct.pack("<II", 1, count) + entries
+    payload = b"gpckptFT" + struct.pack("<II", 2, count) + entries
     return frames, struct.pack("<II", 0x184D2A5E, len(payload)) + payload
 
 
@@ -54,8 +55,7 @@ def entry(name: str, raw: bytes, frames: bytes, table: bytes) -> m.FileEntry:
         name=name,
         raw_size=len(raw),
         stored_size=len(frames + table),
-        frames=(len(table) - 24) // 40,
-        stored_blake3=blake3(frames + table).hexdigest(),
+        frames=(len(table) - 24) // 56,
         table_blake3=blake3(table).hexdigest(),
     )
 

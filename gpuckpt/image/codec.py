@@ -1,24 +1,35 @@
-"""Turning raw bytes into zstd frames, at any level; level 0 stores them as they are."""
+"""Turning raw bytes into zstd frames, at any level; level 0 stores them as they are.
+
+What one byte fills is stored as such at every level, and what hardly shrinks is stored as it is.
+"""
 
 from __future__ import annotations
 
-import struct
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import zstandard
+from blake3 import blake3
 
 from gpuckpt.errors import UsageError
-from gpuckpt.image.frames import FRAME_SIZE
+from gpuckpt.image import plain
+from gpuckpt.image.frames import FRAME_SIZE, NO_CHECK, check_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LEVELS = range(-50, 23)
-_MAGIC = 0xFD2FB528
-_SINGLE_SEGMENT_SIZE_4 = 0b10100000  # frame header: content size in 4 bytes, no window field
-_BLOCK = 128 << 10
-_LAST = 1
+_WORTH = 6  # a frame is stored as it is if it does not shrink by a 64th: it is read back quicker
+
+
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """One frame: its stored bytes, which may point into the raw ones, and what its table says."""
+
+    parts: Sequence[bytes | memoryview]
+    digest: bytes
+    check: bytes
 
 
 class Codec:
@@ -46,26 +57,23 @@ class Codec:
         )
         return parameters.estimated_compression_context_size()
 
-    def frame(self, raw: memoryview) -> Sequence[bytes | memoryview]:
-        """Return one zstd frame in pieces; they may point into `raw`."""
-        if self.level == 0:
-            return _plain_frame(raw)
+    def frame(self, raw: memoryview) -> Coded:
+        """Return one zstd frame; its pieces may point into `raw`."""
+        byte = plain.run_byte(raw)
+        if byte is not None:
+            run = plain.run_frame(byte, len(raw))
+            return Coded((run,), plain.run_digest(byte, len(raw)), NO_CHECK)
+        digest = blake3(raw).digest()
+        packed = self._compress(raw) if self.level else None
+        if packed is None or len(packed) > len(raw) - (len(raw) >> _WORTH):
+            return Coded(plain.raw_frame(raw), digest, NO_CHECK)
+        return Coded((packed,), digest, check_of(packed))
+
+    def _compress(self, raw: memoryview) -> bytes:
         try:
             compressor = self._spare.pop()
         except IndexError:
             compressor = zstandard.ZstdCompressor(level=self.level)
         packed = compressor.compress(raw)
         self._spare.append(compressor)
-        return (packed,)
-
-
-def _plain_frame(raw: memoryview) -> list[bytes | memoryview]:
-    parts: list[bytes | memoryview] = [
-        struct.pack("<IBI", _MAGIC, _SINGLE_SEGMENT_SIZE_4, len(raw))
-    ]
-    for start in range(0, len(raw), _BLOCK):
-        block = raw[start : start + _BLOCK]
-        last = _LAST if start + _BLOCK >= len(raw) else 0
-        parts.append((len(block) << 3 | last).to_bytes(3, "little"))
-        parts.append(block)
-    return parts
+        return packed

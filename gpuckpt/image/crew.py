@@ -1,4 +1,4 @@
-"""Threads that packing and unpacking share: a crew, lanes that keep an order, and countdowns."""
+"""Threads that packing and unpacking share: a crew, and lanes that keep an order."""
 
 from __future__ import annotations
 
@@ -79,24 +79,6 @@ class Lane:
                     return
                 task = self._waiting.popleft()
             task()
-
-
-class Countdown:
-    """Does something once it was called `count` times, in the thread of the last call."""
-
-    def __init__(self, count: int, then: Callable[[], None]) -> None:
-        """Wait for `count` calls."""
-        self._left = count
-        self._then = then
-        self._lock = threading.Lock()
-
-    def __call__(self) -> None:
-        """Count one call."""
-        with self._lock:
-            self._left -= 1
-            last = not self._left
-        if last:
-            self._then()
 
 
 def cores() -> int:

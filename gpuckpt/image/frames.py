@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import zstandard
 from blake3 import blake3
 
+from gpuckpt.image import plain
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -20,12 +22,14 @@ FRAME_SIZE = 4 << 20
 MAX_FRAME = 16 << 20
 SMALLEST_FRAME = 64 << 10
 LARGEST_TABLE = 128 << 20
+TABLE_VERSION = 2
+NO_CHECK = bytes(16)  # of a frame whose stored bytes follow from its raw ones (see plain)
 
 _SKIPPABLE = 0x184D2A5E
 _MAGIC = b"gpckptFT"
-_VERSION = 1
 _HEAD = struct.Struct("<II8sII")  # skippable magic, payload size; then magic, version, count
-_ENTRY = struct.Struct("<II32s")  # stored bytes, raw bytes, BLAKE3 of the raw bytes
+# stored bytes, raw bytes, BLAKE3 of the raw bytes; since version 2 a check of the stored bytes
+_ENTRIES = {1: struct.Struct("<II32s"), 2: struct.Struct("<II32s16s")}
 _UNFRAMED = 8
 
 
@@ -45,38 +49,42 @@ class Frame(NamedTuple):
     stored: int
     raw: int
     digest: bytes
+    check: bytes = NO_CHECK
 
 
 class FrameTable:
     """The frames of one stored file, in order; offsets are derived, so none can overlap."""
 
-    __slots__ = ("_entries", "data")
+    __slots__ = ("_entries", "_entry", "data", "version")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, version: int) -> None:
         """Take the whole skippable frame."""
         self.data = data
+        self.version = version
+        self._entry = _ENTRIES[version]
         self._entries = memoryview(data)[_HEAD.size :]
 
     def __len__(self) -> int:
         """Return how many frames there are."""
-        return len(self._entries) // _ENTRY.size
+        return len(self._entries) // self._entry.size
 
     def __iter__(self) -> Iterator[Frame]:
         """Yield the frames from the start of the file to its end."""
         offset = 0
-        for number, (stored, raw, digest) in enumerate(_ENTRY.iter_unpack(self._entries)):
-            yield Frame(number, offset, stored, raw, digest)
+        entries = self._entry.iter_unpack(self._entries)
+        for number, (stored, raw, *digests) in enumerate(entries):
+            yield Frame(number, offset, stored, raw, *digests)
             offset += stored
 
 
-def table_size(frames: int) -> int:
+def table_size(frames: int, version: int) -> int:
     """Return how many bytes at the end of a stored file its table takes."""
-    return _HEAD.size + frames * _ENTRY.size
+    return _HEAD.size + frames * _ENTRIES[version].size
 
 
-def possible(frames: int, raw: int, stored: int) -> bool:
+def possible(frames: int, raw: int, stored: int, version: int) -> bool:
     """Whether so many frames can hold `raw` bytes in a stored file of this size."""
-    table = table_size(frames)
+    table = table_size(frames, version)
     least = (frames - 1) * SMALLEST_FRAME if frames else -1
     return least < raw <= frames * MAX_FRAME and table <= LARGEST_TABLE and stored >= table + frames
 
@@ -86,33 +94,41 @@ def largest_stored(raw: int) -> int:
     return raw + (raw >> 8) + 1024
 
 
-def encode_entry(stored: int, raw: int, digest: bytes) -> bytes:
+def check_of(stored: bytes | memoryview) -> bytes:
+    """Return the check of the stored bytes of a frame that was compressed."""
+    return blake3(stored).digest(length=len(NO_CHECK))
+
+
+def encode_entry(stored: int, raw: int, digest: bytes, check: bytes) -> bytes:
     """Return one frame's entry of the table."""
-    return _ENTRY.pack(stored, raw, digest)
+    return _ENTRIES[TABLE_VERSION].pack(stored, raw, digest, check)
 
 
 def encode_table(entries: bytes | bytearray) -> bytes:
     """Return the skippable frame that ends a stored file, from its packed entries."""
-    count, rest = divmod(len(entries), _ENTRY.size)
-    if rest or table_size(count) > LARGEST_TABLE:
+    count, rest = divmod(len(entries), _ENTRIES[TABLE_VERSION].size)
+    whole = table_size(count, TABLE_VERSION)
+    if rest or whole > LARGEST_TABLE:
         raise ValueError(f"a table cannot have {len(entries)} bytes of entries")
-    size = table_size(count) - _UNFRAMED
-    return _HEAD.pack(_SKIPPABLE, size, _MAGIC, _VERSION, count) + bytes(entries)
+    head = _HEAD.pack(_SKIPPABLE, whole - _UNFRAMED, _MAGIC, TABLE_VERSION, count)
+    return head + bytes(entries)
 
 
-def decode_table(data: bytes, *, frames: int, raw_size: int, stored_size: int) -> FrameTable:
+def decode_table(
+    data: bytes, *, version: int, frames: int, raw_size: int, stored_size: int
+) -> FrameTable:
     """Return the table in `data`, once it agrees with what the manifest says of the file.
 
     Raises:
         TableDamaged: it is no table, or its lengths do not add up to those given.
     """
-    size = table_size(frames)
+    size = table_size(frames, version)
     if len(data) != size:
         raise TableDamaged(f"its frame table has {len(data)} bytes instead of {size}")
     head = _HEAD.unpack_from(data)
-    if head != (_SKIPPABLE, size - _UNFRAMED, _MAGIC, _VERSION, frames):
+    if head != (_SKIPPABLE, size - _UNFRAMED, _MAGIC, version, frames):
         raise TableDamaged("its frame table does not begin as one")
-    table = FrameTable(data)
+    table = FrameTable(data, version)
     raw_sum = stored_sum = 0
     for frame in table:
         _check_lengths(frame, last=frame.number == frames - 1)
@@ -148,6 +164,24 @@ def decode_frame(
     if blake3(raw).digest() != frame.digest:
         raise FrameDamaged("its bytes do not have the digest they were stored with")
     return raw
+
+
+def check_stored(frame: Frame, stored: bytes | memoryview) -> None:
+    """Look whether the stored bytes of a frame are those that were written, each of them.
+
+    The digest of the raw bytes does not tell: zstd has many ways to store the same bytes.
+
+    Raises:
+        FrameDamaged: they are not.
+    """
+    if frame.check == NO_CHECK:
+        view = memoryview(stored)
+        run, pieces = plain.run_of(view, frame.raw), plain.raw_pieces(view, frame.raw)
+        same = run is not None or pieces is not None
+    else:
+        same = check_of(stored) == frame.check
+    if not same:
+        raise FrameDamaged("its stored bytes are not those that were written")
 
 
 def new_unpacker() -> zstandard.ZstdDecompressor:

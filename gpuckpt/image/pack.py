@@ -12,8 +12,6 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING
 
-from blake3 import blake3
-
 from gpuckpt.errors import GpuckptError, ImageDamaged, WriteFailed
 from gpuckpt.image import disk, names
 from gpuckpt.image.codec import Codec
@@ -175,8 +173,7 @@ class Packer:
         if self._error:
             return
         try:
-            digest = blake3(raw).digest()
-            file.put(number, Packed(self._codec.frame(raw), len(raw), digest, slot))
+            file.put(number, Packed(self._codec.frame(raw), len(raw), slot))
             self._on_bytes(len(raw))
         except Exception as why:  # noqa: BLE001 - a crew that dies would leave finish() waiting
             self._failed(why)

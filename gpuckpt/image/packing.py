@@ -1,4 +1,4 @@
-"""One file being packed: frames come in any order, and are hashed and written in theirs."""
+"""One file being packed: frames come in any order, and are written in theirs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from blake3 import blake3
 
-from gpuckpt.image.crew import Countdown, Crew, Lane
+from gpuckpt.image.crew import Crew, Lane
 from gpuckpt.image.frames import FRAME_SIZE, encode_entry, encode_table
 from gpuckpt.image.manifest import FileEntry
 from gpuckpt.image.sink import Sink
@@ -17,6 +17,7 @@ from gpuckpt.image.sink import Sink
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gpuckpt.image.codec import Coded
     from gpuckpt.image.memory import Slot
 
     Parts: TypeAlias = Sequence[bytes | memoryview]
@@ -27,11 +28,10 @@ _BIG = FRAME_SIZE // 4
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """One frame, packed; `parts` may lie in the slot, which is held until they are written."""
+    """One frame, packed; it may point into the slot, which is held until it is written."""
 
-    parts: Parts
+    coded: Coded
     raw: int
-    digest: bytes
     slot: Slot | None
 
 
@@ -50,13 +50,10 @@ class Owner:
 
 
 class PackedFile:
-    """A stored file on its way to the disk; made there when its first byte is to be written.
-
-    Hashing and writing go on side by side, each in the order of the frames.
-    """
+    """A stored file on its way to the disk; made there when its first byte is to be written."""
 
     def __init__(self, name: str, owner: Owner, crew: Crew) -> None:
-        """Wait for frames, to be hashed and written by `crew`."""
+        """Wait for frames, to be written by `crew`."""
         self.name = name
         self._owner = owner
         self._lock = threading.Lock()
@@ -66,8 +63,6 @@ class PackedFile:
         self._raw_size = self._stored_size = 0
         self._entries = bytearray()
         self._table = b""
-        self._hash = blake3()
-        self._hashing = Lane(crew)
         self._writing = Lane(crew)
         self._sink: Sink | None = None
         self._broken = False
@@ -80,7 +75,6 @@ class PackedFile:
             raw_size=self._raw_size,
             stored_size=self._stored_size,
             frames=self._next,
-            stored_blake3=self._hash.hexdigest(),
             table_blake3=blake3(self._table).hexdigest(),
         )
 
@@ -112,37 +106,31 @@ class PackedFile:
         while frame := self._waiting.pop(self._next, None):
             self._next += 1
             self._raw_size += frame.raw
-            size = self._pass_on(frame.parts, frame.slot, here, big=frame.raw >= _BIG)
-            self._entries += encode_entry(size, frame.raw, frame.digest)
+            coded, big = frame.coded, frame.raw >= _BIG
+            size = self._pass_on(coded.parts, frame.slot, here, big=big)
+            self._entries += encode_entry(size, frame.raw, coded.digest, coded.check)
         if self._next == self._count:
             self._count = None
             self._table = encode_table(self._entries)
             for start in range(0, len(self._table), FRAME_SIZE):
                 self._pass_on((self._table[start : start + FRAME_SIZE],), None, here)
-            done = Countdown(2, partial(self._owner.complete, self))
-            self._hashing.do(done, here=here)
-            self._writing.do(partial(self._guard, partial(self._finish, done)), here=here)
+            self._writing.do(partial(self._guard, self._finish), here=here)
 
     def _pass_on(self, parts: Parts, slot: Slot | None, here: bool, *, big: bool = False) -> int:
-        done = Countdown(2, partial(self._owner.give, slot) if slot else lambda: None)
-        self._hashing.do(partial(self._guard, partial(self._hash_parts, parts, done)), here=here)
-        self._writing.do(partial(self._guard, partial(self._write, parts, big, done)), here=here)
+        work = partial(self._write, parts, slot, big)
+        self._writing.do(partial(self._guard, work), here=here)
         size = sum(map(len, parts))
         self._stored_size += size
         return size
 
-    def _hash_parts(self, parts: Parts, done: Countdown) -> None:
-        for part in parts:
-            self._hash.update(part)
-        done()
-
-    def _write(self, parts: Parts, big: bool, done: Countdown) -> None:
+    def _write(self, parts: Parts, slot: Slot | None, big: bool) -> None:
         self._open(big=big).append(parts)
-        done()
+        if slot:
+            self._owner.give(slot)
 
-    def _finish(self, done: Countdown) -> None:
+    def _finish(self) -> None:
         self._open(big=False).end()
-        done()
+        self._owner.complete(self)
 
     def _open(self, *, big: bool) -> Sink:
         if self._sink is None:

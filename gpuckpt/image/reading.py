@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from gpuckpt.image.damage import Damage, Damaged
-from gpuckpt.image.frames import Frame, FrameDamaged, decode_frame, new_unpacker
+from gpuckpt.image.frames import Frame, FrameDamaged, check_stored, decode_frame, new_unpacker
 from gpuckpt.image.memory import Scratch
 from gpuckpt.image.store import read_at, stored_damage
 
@@ -116,6 +116,17 @@ class StoredFile:
             return decode_frame(
                 _own.unpacker, frame, self.stored(frame) if stored is None else stored
             )
+        except FrameDamaged as why:
+            raise self.damaged(frame, str(why)) from why
+
+    def check_stored(self, frame: Frame, stored: bytes | memoryview) -> None:
+        """Look whether a frame has just the stored bytes it was written with.
+
+        Raises:
+            Damaged: it has not.
+        """
+        try:
+            check_stored(frame, stored)
         except FrameDamaged as why:
             raise self.damaged(frame, str(why)) from why
 

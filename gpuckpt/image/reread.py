@@ -43,10 +43,11 @@ def reread(folder: Path, entry: FileEntry) -> bytes:
     try:
         fd = os.open(folder / stored_name(entry.name), os.O_RDONLY | os.O_CLOEXEC)
         try:
-            size = table_size(entry.frames)
+            size = table_size(entry.frames, entry.table_version)
             at = entry.stored_size - size
             table = decode_table(
                 read_at(fd, size, at),
+                version=entry.table_version,
                 frames=entry.frames,
                 raw_size=entry.raw_size,
                 stored_size=entry.stored_size,

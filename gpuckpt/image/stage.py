@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import ImageExists, UsageError, WriteFailed
-from gpuckpt.image import disk, manifest, names, owner
+from gpuckpt.image import disk, names, owner, sealed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from gpuckpt.image.manifest import Manifest
 
 # The kernel takes paths of 4095 bytes; what is put inside the stage needs a name of its own.
 _LONGEST_PATH = 4095 - 256
@@ -86,14 +88,14 @@ class Stage:
         """The folder for logs worth keeping."""
         return _reachable(self._path / names.LOGS_DIR, self.logs_fd)
 
-    def commit(self, what: manifest.Manifest) -> Path:
+    def commit(self, what: Manifest) -> Path:
         """Write manifest.json last, sync everything, and make the stage the image.
 
         Raises:
             ImageExists: something took the final name meanwhile; it is left alone.
             WriteFailed: the disk is full or failed; there is no image.
         """
-        data = manifest.encode(what)
+        data = sealed.encode(what)
         try:
             self._write_manifest(data)
             for fd in (self.criu_fd, self.logs_fd, self.fd):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from blake3 import blake3
 
 from gpuckpt.errors import ImageDamaged, ImageUntrusted, NotAnImage, NotPrivileged
-from gpuckpt.image import disk, manifest, names
+from gpuckpt.image import disk, names, sealed
 from gpuckpt.image.damage import Damage, Damaged, refusal
 from gpuckpt.image.frames import FrameTable, TableDamaged, decode_table, table_size
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-    from gpuckpt.image.manifest import FileEntry
+    from gpuckpt.image.manifest import FileEntry, Manifest
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 # O_NONBLOCK: opening a FIFO that somebody put there must not wait for its writer.
@@ -39,7 +39,7 @@ class Image:
         """Know the path, open nothing; use `open`."""
         self.path = path
         self.fd = self.criu_fd = -1
-        self.manifest: manifest.Manifest
+        self.manifest: Manifest
         self.entries: dict[str, FileEntry] = {}
         self._trust = trust
 
@@ -121,7 +121,7 @@ class Image:
         Raises:
             Damaged: it is not the table that was written.
         """
-        size = table_size(entry.frames)
+        size = table_size(entry.frames, entry.table_version)
         try:
             data = read_at(fd, size, entry.stored_size - size)
         except OSError as why:
@@ -131,7 +131,11 @@ class Image:
             raise Damaged(stored_damage(entry, "its frame table is not the one written"))
         try:
             return decode_table(
-                data, frames=entry.frames, raw_size=entry.raw_size, stored_size=entry.stored_size
+                data,
+                version=entry.table_version,
+                frames=entry.frames,
+                raw_size=entry.raw_size,
+                stored_size=entry.stored_size,
             )
         except TableDamaged as why:
             raise Damaged(stored_damage(entry, str(why))) from why
@@ -166,7 +170,7 @@ class Image:
         except NotADirectoryError as why:
             raise NotAnImage(f"{self.path} is no image: it is no folder") from why
         self._check_trust(self.fd, self.path)
-        self.manifest = manifest.decode(self._manifest())
+        self.manifest = sealed.decode(self._manifest())
         try:
             flags = disk.FOLDER_FLAGS | os.O_NOFOLLOW
             self.criu_fd = os.open(names.CRIU_DIR, flags, dir_fd=self.fd)
@@ -190,7 +194,7 @@ class Image:
             seen = os.fstat(fd)
             if not stat.S_ISREG(seen.st_mode):
                 raise ImageDamaged(f"{place} is no regular file")
-            if seen.st_size > manifest.LARGEST_MANIFEST:
+            if seen.st_size > sealed.LARGEST_MANIFEST:
                 raise ImageDamaged(f"{place} has {seen.st_size} bytes: too many for a manifest")
             return read_at(fd, seen.st_size, 0)
         finally:

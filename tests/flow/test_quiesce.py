@@ -31,7 +31,7 @@ from gpuckpt.flow.status import status
 from gpuckpt.flow.work import quiescing
 from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.flow.work.journal import Journal
-from gpuckpt.image.manifest import decode, encode
+from gpuckpt.image.sealed import decode, encode
 from gpuckpt.image.store import Image
 from gpuckpt.model import CudaState, Severity
 from gpuckpt.tools.cooperation import LINK

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import CudaCallFailed
-from gpuckpt.image.manifest import decode
+from gpuckpt.image.sealed import decode
 from gpuckpt.model import CudaState
 from gpuckpt.tools.nvidia import Nvidia
 from tests.gpu.tables import table

@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuckpt.errors import GpuckptError, ImageDamaged, ImageError
-from gpuckpt.image import frames, wire
-from gpuckpt.image import manifest as m
+from gpuckpt.image import frames, sealed, wire
 from gpuckpt.image.check import check_files
 from gpuckpt.image.names import check_name, is_stage, stage_name
 from gpuckpt.image.outside import FileRecord, Outside
@@ -175,14 +174,16 @@ def test_every_name_of_a_file_has_a_stage(name: bytes) -> None:
 def test_no_table_makes_a_reader_crash_or_allocate(
     entries: list[tuple[int, int]], raw_size: int, stored_size: int, head: bytes | None
 ) -> None:
-    table = frames.encode_table(b"".join(frames.encode_entry(*e, bytes(32)) for e in entries))
+    table = frames.encode_table(
+        b"".join(frames.encode_entry(*e, bytes(32), bytes(16)) for e in entries)
+    )
     if head is not None:
         table = head + table[len(head) :]
     tracemalloc.start()
     try:
         found = list(
             frames.decode_table(
-                table, frames=len(entries), raw_size=raw_size, stored_size=stored_size
+                table, version=2, frames=len(entries), raw_size=raw_size, stored_size=stored_size
             )
         )
     except frames.TableDamaged:
@@ -252,9 +253,9 @@ def test_a_manifest_comes_back_as_it_was(
         outside=Outside(files=(file,), listeners=(), terminals=(path,)),
         receipt=Receipt("dump", "2026-01-02T03:04:05Z", seconds, ()),
     )
-    encoded = m.encode(whole)
-    assert m.decode(encoded) == whole
-    assert os.fsencode(m.decode(encoded).outside.files[0].path) == os.fsencode(path)
+    encoded = sealed.encode(whole)
+    assert sealed.decode(encoded) == whole
+    assert os.fsencode(sealed.decode(encoded).outside.files[0].path) == os.fsencode(path)
     encoded.decode("utf-8")
 
 
@@ -280,10 +281,10 @@ def test_no_manifest_makes_a_reader_crash(field: str, value: Any) -> None:
     document = msgspec.to_builtins(samples.manifest())
     document[field] = value
     with suppress(ImageError):
-        m.decode(samples.seal(document))
+        sealed.decode(samples.seal(document))
 
 
 @given(raw=st.binary(max_size=300))
 def test_no_bytes_make_a_reader_crash(raw: bytes) -> None:
     with pytest.raises(GpuckptError):
-        m.decode(raw)
+        sealed.decode(raw)

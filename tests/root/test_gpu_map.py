@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuckpt.image.manifest import decode
+from gpuckpt.image.sealed import decode
 from tests.gpu_samples import GIB, switched, uuid
 from tests.root.harness import exists, wait_for
 

@@ -14,7 +14,7 @@ from gpuckpt.flow.leftovers.placed import remaining
 from gpuckpt.flow.returning.placing import Placing
 from gpuckpt.flow.returning.target.ground import made_in
 from gpuckpt.flow.taking.folders import folders
-from gpuckpt.image import manifest as manifests
+from gpuckpt.image import flaws
 from gpuckpt.image.outside import FolderRecord
 from gpuckpt.tools.carried import Carried
 from gpuckpt.tools.files import Files
@@ -116,4 +116,4 @@ def test_folders_that_no_manifest_may_name(folder: dict[str, Any]) -> None:
     known = {"path": "/a", "mode": 0o700, "uid": 0, "gid": 0} | folder
     outside = msgspec.structs.replace(sample().outside, folders=(FolderRecord(**known),))
     bad = msgspec.structs.replace(sample(), outside=outside)
-    assert next(manifests._flaws(bad), None)
+    assert next(flaws.flaws(bad), None)

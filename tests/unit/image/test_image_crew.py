@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuckpt.image import disk
-from gpuckpt.image.crew import Countdown, Crew, Lane
+from gpuckpt.image.crew import Crew, Lane
 from gpuckpt.image.memory import Budget, Slots, Stopped
 from gpuckpt.image.sink import Sink
 from tests.image_streams import PATIENCE, eventually, threads
@@ -53,16 +53,6 @@ def test_a_crew_does_what_it_was_given_before_it_ends(crew: Crew) -> None:
     crew.dismiss()
     assert sorted(done) == list(range(200))
     assert not [thread for thread in threading.enumerate() if thread.name == "test-crew"]
-
-
-def test_the_last_of_a_countdown_acts() -> None:
-    done: list[bool] = []
-    countdown = Countdown(3, lambda: done.append(True))
-    countdown()
-    countdown()
-    assert done == []
-    countdown()
-    assert done == [True]
 
 
 def test_slots_are_few_reused_and_wanted() -> None:

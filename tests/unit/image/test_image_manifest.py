@@ -11,6 +11,7 @@ import pytest
 
 from gpuckpt.errors import Bug, ImageDamaged, ImageUnsupported
 from gpuckpt.image import manifest as m
+from gpuckpt.image import sealed
 from gpuckpt.image.outside import FileRecord, Outside
 from gpuckpt.model import CarriedFile
 from tests import image_samples as samples
@@ -26,7 +27,7 @@ def sample() -> m.Manifest:
 
 def changed(path: str, value: Any) -> bytes:
     """Return the sample's JSON with one field, "a.0.b", set to something else."""
-    document = json.loads(m.encode(sample()))
+    document = json.loads(sealed.encode(sample()))
     *way, last = path.split(".")
     place: Any = document
     for key in way:
@@ -36,10 +37,10 @@ def changed(path: str, value: Any) -> bytes:
 
 
 def test_a_manifest_comes_back_as_it_was() -> None:
-    data = m.encode(sample())
-    assert m.decode(data) == sample()
+    data = sealed.encode(sample())
+    assert sealed.decode(data) == sample()
     assert data.endswith(b"}\n")
-    assert json.loads(data)["format"] == "gpuckpt-image-1"
+    assert json.loads(data)["format"] == m.FORMAT
 
 
 def test_bytes_that_are_no_utf8_come_back(  # paths and arguments may hold any byte
@@ -47,9 +48,9 @@ def test_bytes_that_are_no_utf8_come_back(  # paths and arguments may hold any b
     odd = os.fsdecode(b"/data/\xff\xfe/\xf4\x8f\xbe\x80/\xc3\xa9")
     files = (FileRecord(path=odd, size=1, mode=33188, build_id="", mtime_ns=-5),)
     whole = samples.manifest(outside=Outside(files=files, listeners=(), terminals=(odd,)))
-    data = m.encode(whole)
-    assert os.fsencode(m.decode(data).outside.files[0].path) == os.fsencode(odd)
-    assert m.decode(data) == whole
+    data = sealed.encode(whole)
+    assert os.fsencode(sealed.decode(data).outside.files[0].path) == os.fsencode(odd)
+    assert sealed.decode(data) == whole
     data.decode("utf-8")
 
 
@@ -61,28 +62,28 @@ def test_a_manifest_that_could_not_be_read_back_is_never_written() -> None:
         samples.manifest(ids=[1000, 1001]),
     ):
         with pytest.raises(Bug):
-            m.encode(bad)
+            sealed.encode(bad)
 
 
 def test_fields_of_a_later_gpuckpt_are_passed_over() -> None:
-    assert m.decode(changed("later", {"deep": [1, {"x": -1}]})) == sample()
+    assert sealed.decode(changed("later", {"deep": [1, {"x": -1}]})) == sample()
 
 
 def test_unknown_needs_are_told_and_do_not_stop_the_reading() -> None:
-    found = m.decode(changed("needs", ["criu-stream", "teleport", "x"]))
+    found = sealed.decode(changed("needs", ["criu-stream", "teleport", "x"]))
     assert m.unknown_needs(found) == ("teleport", "x")
     assert m.unknown_needs(sample()) == ()
 
 
 def test_a_newer_format_is_unsupported() -> None:
-    with pytest.raises(ImageUnsupported, match="gpuckpt-image-2"):
-        m.decode(changed("format", "gpuckpt-image-2"))
+    with pytest.raises(ImageUnsupported, match="gpuckpt-image-3"):
+        sealed.decode(changed("format", "gpuckpt-image-3"))
 
 
 @pytest.mark.parametrize("text", ["", "gpuckpt-image-0", "gpuckpt-image-1 ", "other"])
 def test_another_format_is_damage(text: str) -> None:
     with pytest.raises(ImageDamaged):
-        m.decode(changed("format", text))
+        sealed.decode(changed("format", text))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,7 @@ def test_another_format_is_damage(text: str) -> None:
 )
 def test_what_is_no_manifest_is_damage(data: bytes) -> None:
     with pytest.raises(ImageDamaged):
-        m.decode(data)
+        sealed.decode(data)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,7 @@ def test_what_is_no_manifest_is_damage(data: bytes) -> None:
 )
 def test_a_field_that_cannot_be_is_damage(path: str, value: Any) -> None:
     with pytest.raises(ImageDamaged) as caught:
-        m.decode(changed(path, value))
+        sealed.decode(changed(path, value))
     assert "\0" not in str(caught.value)
 
 
@@ -178,11 +179,11 @@ def test_a_carried_file_that_cannot_be_is_damage(change: dict[str, Any]) -> None
     )  # fmt: skip
     with_bytes = samples.entry("gpuckpt-files", b"7 bytes", *samples.stored(b"7 bytes"))
     good = samples.manifest(files=(with_bytes,), carried=(file,))
-    assert m.decode(m.encode(good)) == good
+    assert sealed.decode(sealed.encode(good)) == good
     document = msgspec.to_builtins(good)
     document["carried"][0].update(change)
     with pytest.raises(ImageDamaged, match="carri"):
-        m.decode(samples.seal(document))
+        sealed.decode(samples.seal(document))
 
 
 def test_a_file_listed_twice_is_damage() -> None:
@@ -191,11 +192,11 @@ def test_a_file_listed_twice_is_damage() -> None:
     document["files"] = msgspec.to_builtins(both)
     document["totals"] = {"raw": 200000, "stored": both[0].stored_size * 2, "pages": 0}
     with pytest.raises(ImageDamaged, match="twice"):
-        m.decode(samples.seal(document))
+        sealed.decode(samples.seal(document))
 
 
 def test_the_last_line_is_the_digest_of_all_before_it() -> None:
-    data = m.encode(sample())
+    data = sealed.encode(sample())
     assert data == samples.seal(json.loads(data))
 
 
@@ -214,15 +215,15 @@ def test_the_last_line_is_the_digest_of_all_before_it() -> None:
 )
 def test_a_changed_byte_is_found(change: Callable[[bytes], bytes]) -> None:
     with pytest.raises(ImageDamaged, match="digest"):
-        m.decode(change(m.encode(sample())))
+        sealed.decode(change(sealed.encode(sample())))
 
 
 def test_too_many_bytes_are_refused_unread() -> None:
     with pytest.raises(ImageDamaged, match="too many"):
-        m.decode(bytes(m.LARGEST_MANIFEST + 1))
+        sealed.decode(bytes(sealed.LARGEST_MANIFEST + 1))
 
 
 def test_a_driver_state_that_does_not_exist_is_damage() -> None:
     """Whoever reads a manifest can rely on its states; a restore would act on them."""
     with pytest.raises(ImageDamaged, match="sleeping"):
-        m.decode(changed("tree.0.cuda", "sleeping"))
+        sealed.decode(changed("tree.0.cuda", "sleeping"))

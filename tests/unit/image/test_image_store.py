@@ -10,6 +10,7 @@ import pytest
 
 from gpuckpt.errors import ImageDamaged, ImageError, ImageUntrusted, NotAnImage, NotPrivileged
 from gpuckpt.image import manifest as m
+from gpuckpt.image import sealed
 from gpuckpt.image.store import Image
 from tests import image_places as places
 from tests import image_samples as samples
@@ -168,7 +169,7 @@ def claim(image: Path, **changes: int) -> Image:
     } | changes
     os.truncate(place, fields["stored_size"])
     hostile = m.FileEntry(**fields)
-    (image / "manifest.json").write_bytes(m.encode(samples.manifest(files=(hostile,))))
+    (image / "manifest.json").write_bytes(sealed.encode(samples.manifest(files=(hostile,))))
     return Image.open(image)
 
 
