@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from gpuckpt import __version__
-from gpuckpt.flow.sight.rules.gpu import GPU_NODE
-from gpuckpt.flow.taking.folders import folders
+from gpuckpt.flow.taking.outside import outside
 from gpuckpt.image.manifest import (
     BindingRecord,
     DumpOptions,
@@ -20,17 +19,6 @@ from gpuckpt.image.manifest import (
     Totals,
 )
 from gpuckpt.image.needs import needs
-from gpuckpt.image.outside import (
-    ConnectionRecord,
-    FileRecord,
-    ListenerRecord,
-    LockRecord,
-    NameRecord,
-    Outside,
-    PipeRecord,
-    PythonRecord,
-    RemapRecord,
-)
 from gpuckpt.image.renumber import renumbered
 from gpuckpt.model import CudaState
 from gpuckpt.tools import criuimage
@@ -51,9 +39,7 @@ if TYPE_CHECKING:
         Receipt,
         Tree,
     )
-    from gpuckpt.tools.look import Look
-    from gpuckpt.tools.openfiles import FileRef, OpenFiles
-    from gpuckpt.tools.pidspace import Space
+    from gpuckpt.tools.openfiles import OpenFiles
     from gpuckpt.tools.surroundings import Surroundings
 
 
@@ -109,7 +95,13 @@ def manifest(tools: Toolbox, dumped: Dumped) -> Manifest:
         tree=tuple(_process(tools, one, around[one.pid], dumped) for one in dumped.tree.processes),
         ids=criuimage.ids(tasks),
         options=_options(dumped),
-        outside=_outside(tools, dumped, {one.python for one in around.values()}),
+        outside=outside(
+            tools,
+            sight.facts.look,
+            dumped.opened,
+            dumped.carried,
+            {one.python for one in around.values()},
+        ),
         labels=dict(dumped.labels),
         files=dumped.files,
         totals=_totals(dumped.files),
@@ -212,81 +204,6 @@ def _options(dumped: Dumped) -> DumpOptions:
         external_unix=options.external_unix,
         stand_ins=options.stand_ins is not None,
         leave_running=dumped.leave_running,
-    )
-
-
-def _outside(tools: Toolbox, dumped: Dumped, prefixes: set[str]) -> Outside:
-    """List what the restore will look for outside the image, as CRIU recorded it."""
-    opened = dumped.opened
-    look = dumped.sight.facts.look
-    kept = [one for one in opened.files if not GPU_NODE.fullmatch(one.path)]
-    paths = (*opened.sockets, *(one.path for one in dumped.carried))
-    return Outside(
-        files=tuple(_file(tools, one, look.space) for one in kept),
-        listeners=tuple(
-            ListenerRecord(protocol=one.protocol, address=one.address, port=one.port, dual=one.dual)
-            for one in opened.listeners
-        ),
-        terminals=opened.terminals,
-        connections=tuple(
-            ConnectionRecord(
-                local=one.local,
-                local_port=one.local_port,
-                remote=one.remote,
-                remote_port=one.remote_port,
-                closing=one.closing,
-            )
-            for one in opened.connections
-        ),
-        sockets=opened.sockets,
-        names=tuple(NameRecord(name=one.raw, kind=one.kind) for one in opened.names),
-        locks=_locks(look),
-        servers=tuple(sorted({one.name for one in look.peers if one.found_again})),
-        remaps=tuple(
-            RemapRecord(path=one.path, name=one.name, linked=one.linked) for one in opened.remaps
-        ),
-        pythons=_pythons(tools, prefixes),
-        folders=folders(tools, paths, look.space),
-        pipes=tuple(
-            PipeRecord(pid=one.pid, fd=one.fd, writes=one.writes, holder=one.holder.comm)
-            for one in dumped.sight.facts.look.pipes
-        ),
-    )
-
-
-def _locks(look: Look) -> tuple[LockRecord, ...]:
-    """List what CRIU takes again, without a limit: ranges and leases are left to it."""
-    nameless = {one.path for one in look.deleted}
-    found = {
-        (one.path, one.kind, one.exclusive)
-        for one in look.locks
-        if one.whole and one.kind in {"flock", "posix", "ofdlck"} and one.path not in nameless
-    }
-    return tuple(
-        LockRecord(path=path, kind=kind, exclusive=exclusive)
-        for path, kind, exclusive in sorted(found)
-    )
-
-
-def _pythons(tools: Toolbox, prefixes: set[str]) -> tuple[PythonRecord, ...]:
-    """List the packages of every Python of the tree: what is imported later is not in memory."""
-    found = ((prefix, tools.files.packages(prefix)) for prefix in sorted(prefixes) if prefix)
-    return tuple(
-        PythonRecord(prefix=prefix, packages=packages)
-        for prefix, packages in found
-        if packages is not None
-    )
-
-
-def _file(tools: Toolbox, file: FileRef, space: Space | None) -> FileRecord:
-    now = tools.files.look(space.reach(file.path) if space else file.path, build_id=False)
-    return FileRecord(
-        path=file.path,
-        size=file.size,
-        mode=file.mode,
-        build_id=file.build_id,
-        mtime_ns=now.mtime_ns if now else None,
-        flags=file.flags,
     )
 
 

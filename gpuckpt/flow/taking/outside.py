@@ -1,0 +1,107 @@
+"""What the restore of a job will look for outside the image, as it was when the job was frozen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuckpt.flow.sight.rules.gpu import GPU_NODE
+from gpuckpt.flow.taking.folders import folders
+from gpuckpt.image.outside import (
+    ConnectionRecord,
+    FileRecord,
+    ListenerRecord,
+    LockRecord,
+    NameRecord,
+    Outside,
+    PipeRecord,
+    PythonRecord,
+    RemapRecord,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from gpuckpt.flow.work.toolbox import Toolbox
+    from gpuckpt.model import CarriedFile
+    from gpuckpt.tools.look import Look
+    from gpuckpt.tools.openfiles import FileRef, OpenFiles
+    from gpuckpt.tools.pidspace import Space
+
+
+def outside(
+    tools: Toolbox,
+    look: Look,
+    opened: OpenFiles,
+    carried: Iterable[CarriedFile],
+    prefixes: Collection[str],
+) -> Outside:
+    """List it: what CRIU recorded as `opened`, and where the Pythons of the tree are."""
+    kept = [one for one in opened.files if not GPU_NODE.fullmatch(one.path)]
+    paths = (*opened.sockets, *(one.path for one in carried))
+    return Outside(
+        files=tuple(_file(tools, one, look.space) for one in kept),
+        listeners=tuple(
+            ListenerRecord(protocol=one.protocol, address=one.address, port=one.port, dual=one.dual)
+            for one in opened.listeners
+        ),
+        terminals=opened.terminals,
+        connections=tuple(
+            ConnectionRecord(
+                local=one.local,
+                local_port=one.local_port,
+                remote=one.remote,
+                remote_port=one.remote_port,
+                closing=one.closing,
+            )
+            for one in opened.connections
+        ),
+        sockets=opened.sockets,
+        names=tuple(NameRecord(name=one.raw, kind=one.kind) for one in opened.names),
+        locks=_locks(look),
+        servers=tuple(sorted({one.name for one in look.peers if one.found_again})),
+        remaps=tuple(
+            RemapRecord(path=one.path, name=one.name, linked=one.linked) for one in opened.remaps
+        ),
+        pythons=_pythons(tools, prefixes),
+        folders=folders(tools, paths, look.space),
+        pipes=tuple(
+            PipeRecord(pid=one.pid, fd=one.fd, writes=one.writes, holder=one.holder.comm)
+            for one in look.pipes
+        ),
+    )
+
+
+def _locks(look: Look) -> tuple[LockRecord, ...]:
+    """List what CRIU takes again, without a limit: ranges and leases are left to it."""
+    nameless = {one.path for one in look.deleted}
+    found = {
+        (one.path, one.kind, one.exclusive)
+        for one in look.locks
+        if one.whole and one.kind in {"flock", "posix", "ofdlck"} and one.path not in nameless
+    }
+    return tuple(
+        LockRecord(path=path, kind=kind, exclusive=exclusive)
+        for path, kind, exclusive in sorted(found)
+    )
+
+
+def _pythons(tools: Toolbox, prefixes: Collection[str]) -> tuple[PythonRecord, ...]:
+    """List the packages of every Python of the tree: what is imported later is not in memory."""
+    found = ((prefix, tools.files.packages(prefix)) for prefix in sorted(prefixes) if prefix)
+    return tuple(
+        PythonRecord(prefix=prefix, packages=packages)
+        for prefix, packages in found
+        if packages is not None
+    )
+
+
+def _file(tools: Toolbox, file: FileRef, space: Space | None) -> FileRecord:
+    now = tools.files.look(space.reach(file.path) if space else file.path, build_id=False)
+    return FileRecord(
+        path=file.path,
+        size=file.size,
+        mode=file.mode,
+        build_id=file.build_id,
+        mtime_ns=now.mtime_ns if now else None,
+        flags=file.flags,
+    )
