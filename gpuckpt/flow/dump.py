@@ -17,7 +17,7 @@ from gpuckpt.errors import DumpFailed, Stopped, UndoIncomplete, WriteFailed
 from gpuckpt.flow.request import DumpRequest, DumpResult
 from gpuckpt.flow.sight.forecast import forecast
 from gpuckpt.flow.taking.aftermath import late_failure, late_gpu, left_behind, softened, unlock
-from gpuckpt.flow.taking.commit import Commit, abort
+from gpuckpt.flow.taking.commit import Commit
 from gpuckpt.flow.taking.hands import Taking, first_look
 from gpuckpt.flow.work.history import History, record_of
 from gpuckpt.flow.work.operation import Operation
@@ -25,7 +25,6 @@ from gpuckpt.flow.work.tasks import wait_gone
 from gpuckpt.flow.work.turn import turn
 from gpuckpt.flow.work.undo import raising
 from gpuckpt.flow.work.workspace import workspace
-from gpuckpt.image.pack import Packer
 from gpuckpt.image.stage import Stage
 from gpuckpt.tools.criu import DUMP_LOG
 from gpuckpt.tools.criunames import seen
@@ -120,22 +119,23 @@ class _Dump:
         sight, record = self.sight, self.record
         size = sum(process.rss for process in sight.tree.processes) + self.cuda.bytes
         with workspace(self.tools.state_dir, self.taking.entry.id) as work, ExitStack() as phases:
-            step = phases.enter_context(record.phase("stream", "memory to the image", size))
+            detail = "memory to the image"
+            commit.step = phases.enter_context(record.phase("stream", detail, size))
             self.taking.note("stream")
-            packers = [Packer(commit.stage.criu, self.request.level, step.advance)]
+            numbers = self.taking.numbers()
+            root = numbers.get(self.request.pid, self.request.pid)
+            packer = commit.begin(root)
 
             def verdict() -> None:
-                files = packers[0].finish()
                 phases.close()
-                commit.make(files, packers)
+                commit.make(packer)
                 phases.enter_context(record.phase("end", "CRIU", stoppable=False))
 
-            numbers = self.taking.numbers()
             run = DumpRun(
-                pid=numbers.get(self.request.pid, self.request.pid),
+                pid=root,
                 work=work,
-                store=packers[0].store,
-                abort=lambda: abort(packers),
+                store=packer.store,
+                abort=packer.abort,
                 commit=verdict,
                 options=self.sight.options,
                 leave_running=self.request.leave_running,
@@ -147,7 +147,7 @@ class _Dump:
             try:
                 self.tools.criu.dump(run)
             except BaseException as why:  # noqa: BLE001 - raised again below, judged first
-                abort(packers)
+                packer.abort()
                 self._after_failure(commit, why, work / DUMP_LOG)
             if commit.manifest is not None and not self.request.leave_running:
                 self.findings += unlock(self.tools, commit.manifest, work / DUMP_LOG)

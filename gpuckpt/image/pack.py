@@ -22,7 +22,7 @@ from gpuckpt.image.memory import Slot, Slots, Stopped, keep_freed_memory
 from gpuckpt.image.packing import Owner, Packed, PackedFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     from gpuckpt.image.manifest import FileEntry
@@ -42,10 +42,13 @@ class Packer:
         on_bytes: Callable[[int], None] = lambda _: None,
         workers: int | None = None,
         memory: int = MEMORY,
+        *,
+        keep: Collection[str] = (),
     ) -> None:
-        """Open `folder`; `on_bytes` is told of raw bytes as they are packed, from any thread.
+        """Open `folder`; `on_bytes` is told of raw bytes as they come in, from any thread.
 
         `level` is zstd's, 0 stores without compressing; `memory` bounds all buffers together.
+        `keep` names small images whose raw bytes are to be had from `kept` as well.
 
         Raises:
             WriteFailed: `folder` is not there.
@@ -65,6 +68,7 @@ class Packer:
         self._owner = Owner(self._create, self._slots.give, self._complete, self._failed)
         self._changed = threading.Condition()
         self._files: dict[str, PackedFile] = {}
+        self._kept = {name: bytearray() for name in keep}
         self._reading = self._unsynced = self._synced = 0
         self._error: GpuckptError | None = None
         self._closing = False
@@ -90,8 +94,12 @@ class Packer:
             self._reading += 1
         try:
             file = self._begin(name)
+            kept = self._kept.get(name)
             number = 0
             for raw, slot in Intake(fd, self._stop, self._slots).pieces():
+                self._on_bytes(len(raw))
+                if kept is not None:
+                    kept += raw
                 work = partial(self._pack, file, number, raw, slot)
                 if slot:
                     self._packers.do(work)
@@ -108,6 +116,9 @@ class Packer:
             error = WriteFailed(f"CRIU's {name} could not be read: {why.strerror}")
             self._fail(error)
             raise error from why
+        except Exception as why:  # noqa: BLE001 - `on_bytes`, which is not ours
+            self._failed(why)
+            self._raise_failure()
         finally:
             with self._changed:
                 self._reading -= 1
@@ -132,6 +143,12 @@ class Packer:
             self._closing = True
         self._release()
         return tuple(file.entry for file in self._files.values())
+
+    @property
+    def kept(self) -> dict[str, bytes]:
+        """The raw bytes of those images that were to be kept and came, once they were read."""
+        with self._changed:
+            return {name: bytes(raw) for name, raw in self._kept.items() if name in self._files}
 
     def abort(self) -> None:
         """Stop everything soon: all `store` and `finish` calls raise; nothing is made any more."""
@@ -174,7 +191,6 @@ class Packer:
             return
         try:
             file.put(number, Packed(self._codec.frame(raw), len(raw), slot))
-            self._on_bytes(len(raw))
         except Exception as why:  # noqa: BLE001 - a crew that dies would leave finish() waiting
             self._failed(why)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import threading
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpuckpt.errors import GpuckptError, Stopped
 from gpuckpt.tools import criuend
+from gpuckpt.tools.stopping import ended_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -141,32 +141,14 @@ def _told(failure: BaseException, watch: Watch) -> BaseException:
 def _decide(talk: Talk) -> BaseException | None:
     """Ask for the verdict and pass it on; CRIU gets its answer whatever happens."""
     try:
-        with _abort_on_stop(talk):
+        # it waits for the disk, which may hang with the job frozen
+        with ended_by(talk.watch.stop_fd, talk.abort):
             talk.verdict()
     except BaseException as why:  # noqa: BLE001 - raised again when CRIU has ended
         talk.hook.answer(yes=False)
         return why
     talk.hook.answer(yes=True)
     return None
-
-
-@contextmanager
-def _abort_on_stop(talk: Talk) -> Iterator[None]:
-    """A verdict waits for the disk, which may hang with the job frozen: a signal ends that wait."""
-    over = os.eventfd(0, os.EFD_CLOEXEC)
-
-    def watch() -> None:
-        if over not in select.select([talk.watch.stop_fd, over], [], [])[0]:
-            talk.abort()
-
-    thread = threading.Thread(target=watch, name="abort-on-stop", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        os.eventfd_write(over, 1)
-        thread.join()
-        os.close(over)
 
 
 def _reason_to_end(

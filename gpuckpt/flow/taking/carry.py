@@ -1,6 +1,6 @@
 """Taking files along: what lies in memory or has no name would be missing where the job returns.
 
-Done while the tree is frozen and all of CRIU's images are stored. The bytes of all files follow
+Done while the tree is frozen and CRIU has handed all its images over. The bytes of all files follow
 each other in one stored file beside CRIU's images.
 """
 
@@ -13,26 +13,15 @@ from typing import TYPE_CHECKING
 
 from gpuckpt.errors import DumpFailed
 from gpuckpt.image.names import CARRIED
-from gpuckpt.tools import criuimage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Iterable
 
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.pack import Packer
     from gpuckpt.model import CarriedFile
-    from gpuckpt.tools.openfiles import OpenFiles, Remap
+    from gpuckpt.tools.openfiles import Remap
     from gpuckpt.tools.pidspace import Space
-
-
-def opened(names: Collection[str], read: Callable[[str], bytes]) -> OpenFiles:
-    """Return what CRIU recorded of the open files; `names` are its images.
-
-    Raises:
-        ImageDamaged: CRIU's images cannot be read back.
-    """
-    remaps = read("remap-fpath.img") if "remap-fpath.img" in names else b""
-    return criuimage.read_files(read("files.img"), remaps)
 
 
 def find(

@@ -1,6 +1,7 @@
-"""The commit of a dump: from the files that are stored to the image that counts.
+"""The image of a dump: from CRIU's streams to the rename that makes it count.
 
-Made while the tree stands frozen and can still go on.
+Three steps: what comes is packed; what has to be known of the frozen tree is written down; and
+the commit, which may wait until the job runs again.
 """
 
 from __future__ import annotations
@@ -10,15 +11,13 @@ from typing import TYPE_CHECKING
 from gpuckpt.flow.sight.tcp import still_inside
 from gpuckpt.flow.taking import carry, records
 from gpuckpt.image.pack import Packer
-from gpuckpt.image.reread import reread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from gpuckpt.flow.request import DumpRequest
     from gpuckpt.flow.taking.hands import Taking
     from gpuckpt.flow.work.operation import Operation
-    from gpuckpt.image.manifest import FileEntry, Manifest
+    from gpuckpt.flow.work.receipt import CountedStep
+    from gpuckpt.image.manifest import Manifest
     from gpuckpt.image.stage import Stage
     from gpuckpt.model import CarriedFile
     from gpuckpt.tools.openfiles import OpenFiles
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
 class Commit:
     """What makes an image of a stage.
 
-    `manifest` is there once the image is; `tree` are those that were frozen with it, by then;
-    `done` is when it was made.
+    `step` is the one that counts what comes in. `manifest` is there once the image is; `tree` are
+    those that were frozen for it; `done` is when it was made.
     """
 
     def __init__(
@@ -36,6 +35,7 @@ class Commit:
     ) -> None:
         """Nothing is committed yet."""
         self.stage = stage
+        self.step: CountedStep | None = None
         self.manifest: Manifest | None = None
         self.tree = taking.sight.tree
         self.done = 0.0
@@ -44,43 +44,33 @@ class Commit:
         self._record = operation.record
         self._request = request
         self._taking = taking
+        self._packer: Packer | None = None
+        self._known: Manifest | None = None
 
-    def make(self, files: tuple[FileEntry, ...], packers: list[Packer]) -> None:
+    def begin(self, root: int) -> Packer:
+        """Return what stores the streams of a CRIU to whom the job's root is `root`."""
+        keep = records.wanted(root)
+        self._packer = Packer(self.stage.criu, self._request.level, self._count, keep=keep)
+        return self._packer
+
+    def abort(self) -> None:
+        """Stop all writing."""
+        if self._packer is not None:
+            self._packer.abort()
+
+    def make(self, packer: Packer) -> None:
         """Take the point of no return: from the rename on the image is what counts."""
-        by_name = {entry.name: entry for entry in files}
-        sight, taking = self._taking.sight, self._taking
-
-        def read(name: str) -> bytes:
-            return reread(self.stage.criu, by_name[name])
-
-        opened = carry.opened(by_name, read)
-        if sight.kept:
+        opened = records.opened(packer.kept)
+        if self._taking.sight.kept:
             still_inside(opened.connections)
-        carried, more = self._carry(opened, packers)
-        with self._record.phase("commit", str(sight.output), stoppable=False):
-            taking.note("commit")
-            self.tree = taking.relist()
-            if sight.options.stand_ins:  # what was opened since the last look has none
-                taking.check_devices()
-            dumped = records.Dumped(
-                sight=sight,
-                tree=self.tree,
-                inside=taking.numbers(),
-                first=taking.cuda.first,
-                threads=taking.cuda.threads,
-                uses=taking.cuda.uses,
-                leave_running=self._request.leave_running,
-                labels=self._request.labels,
-                files=(*files, *more),
-                opened=opened,
-                carried=carry.as_known(carried, sight.space),
-                quiesced=taking.quiesced,
-                read=read,
-                receipt=self._record.receipt(),
-            )
-            manifest = records.manifest(self._tools, dumped)
+        carried = self._carry(opened, packer)
+        with self._record.phase("commit", str(self._taking.sight.output), stoppable=False):
+            self._taking.note("commit")
+            known = self._known_of(packer, opened, carried)
+            files = packer.finish()
             self._operation.interrupts.check()
             carry.unlink(self._tools, carried)
+            manifest = records.completed(known, files, self._record.receipt())
             self.stage.commit(manifest)
             self.manifest = manifest
         self.done = self._record.now
@@ -94,23 +84,40 @@ class Commit:
         self.stage.uncommit()
         self.manifest = None
 
-    def _carry(
-        self, opened: OpenFiles, packers: list[Packer]
-    ) -> tuple[tuple[CarriedFile, ...], tuple[FileEntry, ...]]:
+    def _known_of(
+        self, packer: Packer, opened: OpenFiles, carried: tuple[CarriedFile, ...]
+    ) -> Manifest:
+        """Write down what is to be known of the frozen tree; the files come later."""
+        sight, taking = self._taking.sight, self._taking
+        self.tree = taking.relist()
+        if sight.options.stand_ins:  # what was opened since the last look has none
+            taking.check_devices()
+        dumped = records.Dumped(
+            sight=sight,
+            tree=self.tree,
+            inside=taking.numbers(),
+            first=taking.cuda.first,
+            threads=taking.cuda.threads,
+            uses=taking.cuda.uses,
+            leave_running=self._request.leave_running,
+            labels=self._request.labels,
+            images=packer.kept,
+            opened=opened,
+            carried=carry.as_known(carried, sight.space),
+            quiesced=taking.quiesced,
+        )
+        return records.manifest(self._tools, dumped)
+
+    def _carry(self, opened: OpenFiles, packer: Packer) -> tuple[CarriedFile, ...]:
         """Take along the files that would be missing where the job comes back."""
         pids, space = self._taking.relist().pids, self._taking.sight.space
         found = carry.find(self._tools, pids, opened.remaps, space)
         if not found:
-            return (), ()
+            return ()
         size = sum(one.bytes for one in found)
-        with self._record.phase("files", carry.named(found), size) as step:
-            packer = Packer(self.stage.criu, self._request.level, step.advance)
-            packers.append(packer)
-            carried = carry.store(self._tools, found, packer)
-            return carried, packer.finish()
+        with self._record.phase("files", carry.named(found), size) as self.step:
+            return carry.store(self._tools, found, packer)
 
-
-def abort(packers: Iterable[Packer]) -> None:
-    """Stop all writing."""
-    for packer in packers:
-        packer.abort()
+    def _count(self, amount: int) -> None:
+        if self.step is not None:
+            self.step.advance(amount)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
+from msgspec import structs
+
 from gpuckpt import __version__
+from gpuckpt.errors import DumpFailed
 from gpuckpt.flow.taking.outside import outside
 from gpuckpt.image.manifest import (
     BindingRecord,
@@ -20,12 +23,12 @@ from gpuckpt.image.manifest import (
 )
 from gpuckpt.image.needs import needs
 from gpuckpt.image.renumber import renumbered
-from gpuckpt.model import CudaState
+from gpuckpt.model import CudaState, Receipt
 from gpuckpt.tools import criuimage
 from gpuckpt.tools.environment import IDENTITY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from gpuckpt.flow.sight.look import Sight
     from gpuckpt.flow.work.toolbox import Toolbox
@@ -36,21 +39,24 @@ if TYPE_CHECKING:
         HostFacts,
         NvidiaFacts,
         Process,
-        Receipt,
         Tree,
     )
     from gpuckpt.tools.openfiles import OpenFiles
     from gpuckpt.tools.surroundings import Surroundings
 
+TREE: Final = "pstree.img"
+OPENED: Final = "files.img"
+REMAPS: Final = "remap-fpath.img"
+
 
 @dataclass(frozen=True, slots=True)
 class Dumped:
-    """What a dump has in hand when all images are stored and the tree stands frozen.
+    """What a dump has in hand when CRIU has handed everything over and the tree stands frozen.
 
     `inside` are the numbers that the tasks have in a pid namespace of their own, if they do.
-    `first` are the driver's states before the dump, `threads` the driver's own threads, `read`
-    gives one of CRIU's images whole, `opened` is what they say of open files, `carried` are the
-    files taken along, `quiesced` the processes that stand at a step.
+    `first` are the driver's states before the dump, `threads` the driver's own threads, `images`
+    the CRIU images named by `wanted`, `opened` what they say of open files, `carried` the files
+    taken along, `quiesced` the processes that stand at a step.
     """
 
     sight: Sight
@@ -60,23 +66,37 @@ class Dumped:
     uses: tuple[GpuUse, ...]
     leave_running: bool
     labels: Mapping[str, str]
-    files: tuple[FileEntry, ...]
+    images: Mapping[str, bytes]
     opened: OpenFiles
     carried: tuple[CarriedFile, ...]
     quiesced: tuple[int, ...]
-    read: Callable[[str], bytes]
-    receipt: Receipt
     inside: Mapping[int, int] = field(default_factory=dict)
 
 
-def manifest(tools: Toolbox, dumped: Dumped) -> Manifest:
-    """Compose the manifest.
+def wanted(root: int) -> frozenset[str]:
+    """Name the images of CRIU that a manifest is made from; CRIU knows the root as `root`."""
+    return frozenset({TREE, OPENED, REMAPS, _core(root)})
+
+
+def opened(images: Mapping[str, bytes]) -> OpenFiles:
+    """Return what CRIU recorded of the open files.
 
     Raises:
-        ImageDamaged: CRIU's images cannot be read back.
+        DumpFailed: CRIU has not sent what is needed.
+        ImageDamaged: CRIU's images cannot be read.
+    """
+    return criuimage.read_files(_image(images, OPENED), images.get(REMAPS, b""))
+
+
+def manifest(tools: Toolbox, dumped: Dumped) -> Manifest:
+    """Compose the manifest but for what `completed` adds.
+
+    Raises:
+        DumpFailed: CRIU has not sent what is needed.
+        ImageDamaged: CRIU's images cannot be read.
     """
     sight = dumped.sight
-    tasks = criuimage.read_pstree(dumped.read("pstree.img"))
+    tasks = criuimage.read_pstree(_image(dumped.images, TREE))
     around = {pid: tools.proc.surroundings(pid) for pid in dumped.tree.pids}
     found = Manifest(
         needs=needs(
@@ -103,14 +123,29 @@ def manifest(tools: Toolbox, dumped: Dumped) -> Manifest:
             {one.python for one in around.values()},
         ),
         labels=dict(dumped.labels),
-        files=dumped.files,
-        totals=_totals(dumped.files),
-        receipt=dumped.receipt,
+        files=(),
+        totals=_totals(()),
+        receipt=Receipt("dump", "", 0.0, ()),
         identity=_identity(sight),
         carried=dumped.carried,
         quiesced=dumped.quiesced,
     )
     return renumbered(found, dumped.inside) if dumped.inside else found
+
+
+def completed(manifest: Manifest, files: tuple[FileEntry, ...], receipt: Receipt) -> Manifest:
+    """Return a manifest with what is known only when everything is stored."""
+    return structs.replace(manifest, files=files, totals=_totals(files), receipt=receipt)
+
+
+def _image(images: Mapping[str, bytes], name: str) -> bytes:
+    if name not in images:
+        raise DumpFailed(f"CRIU never sent {name}: the dump is not whole")
+    return images[name]
+
+
+def _core(number: int) -> str:
+    return f"core-{number}.img"
 
 
 def _identity(sight: Sight) -> tuple[str, ...]:
@@ -176,10 +211,10 @@ def _process(
 
 def _parent_death(process: Process, dumped: Dumped) -> int:
     """Within the tree parents come back together with their children; the root's does not."""
-    name = f"core-{dumped.inside.get(process.pid, process.pid)}.img"
-    if process.pid != dumped.tree.root.pid or all(one.name != name for one in dumped.files):
+    name = _core(dumped.inside.get(process.pid, process.pid))
+    if process.pid != dumped.tree.root.pid or name not in dumped.images:
         return 0
-    return criuimage.read_parent_death(dumped.read(name))
+    return criuimage.read_parent_death(dumped.images[name])
 
 
 def _bound(tools: Toolbox, process: Process) -> tuple[BindingRecord, ...]:

@@ -132,7 +132,7 @@ def test_a_stream_that_no_pages_can_be_moved_from(
     assert unpacked(tmp_path, entry) == noise(9 * MIB)
 
 
-def test_bytes_are_told_as_they_are_packed(tmp_path: Path) -> None:
+def test_bytes_are_told_as_they_come(tmp_path: Path) -> None:
     told: list[int] = []
     pack(tmp_path, {"a.img": noise(9 * MIB), "b.img": b"12345"}, on_bytes=told.append)
     assert sum(told) == 9 * MIB + 5
