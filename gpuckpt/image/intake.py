@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from gpuckpt.image.frames import FRAME_SIZE, SMALLEST_FRAME
 from gpuckpt.image.pipes import IDLE, Watch
-from gpuckpt.image.relay import no_relay, widen
+from gpuckpt.image.relay import Relay, no_relay, widen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +32,7 @@ class Intake:
         self._ended = False
         self._head = bytearray()
         self._watch = Watch(fd, select.POLLIN, stop)
+        self._relay: Relay | None = None
         self._relayed = True
 
     def pieces(self) -> Iterator[tuple[memoryview, Slot | None]]:
@@ -40,6 +41,13 @@ class Intake:
         Raises:
             Stopped: `stop` became readable, or the slots were stopped.
         """
+        try:
+            yield from self._cut()
+        finally:
+            if self._relay:
+                self._relay.close()
+
+    def _cut(self) -> Iterator[tuple[memoryview, Slot | None]]:
         slot: Slot | None = None
         while True:
             if slot is None:
@@ -82,17 +90,18 @@ class Intake:
                     break
                 continue
             with suppress(BlockingIOError):
-                count = self._read(slot, slot.view[filled:])
+                count = self._read(slot.view[filled:])
                 filled += count
                 if not count:
                     self._ended = True
                     break
         return filled
 
-    def _read(self, slot: Slot, view: memoryview) -> int:
+    def _read(self, view: memoryview) -> int:
         if self._relayed:
             try:
-                return slot.relay().read(self._fd, view)
+                self._relay = self._relay or Relay()
+                return self._relay.read(self._fd, view)
             except OSError as why:
                 if not no_relay(why):
                     raise

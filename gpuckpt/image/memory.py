@@ -12,8 +12,6 @@ import threading
 from collections import deque
 from contextlib import suppress
 
-from gpuckpt.image.relay import Relay
-
 _STEP = 1 << 20
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
@@ -27,7 +25,7 @@ class Stopped(Exception):
 class Slot:
     """The right to have one frame in memory, with a page-aligned buffer for its raw bytes."""
 
-    __slots__ = ("_relay", "view")
+    __slots__ = ("view",)
 
     def __init__(self, size: int) -> None:
         """Reserve `size` bytes; the kernel gives them when they are first touched."""
@@ -35,19 +33,6 @@ class Slot:
         with suppress(OSError, AttributeError, ValueError):
             memory.madvise(mmap.MADV_HUGEPAGE)
         self.view = memoryview(memory)
-        self._relay: Relay | None = None
-
-    def relay(self) -> Relay:
-        """Return the relay to fill it by, made when it is first asked for."""
-        if self._relay is None:
-            self._relay = Relay()
-        return self._relay
-
-    def close(self) -> None:
-        """Let go of the relay."""
-        if self._relay:
-            self._relay.close()
-            self._relay = None
 
 
 class Slots:
@@ -58,7 +43,6 @@ class Slots:
         self._size = size
         self._unmade = count
         self._free: deque[Slot] = deque()
-        self._made: list[Slot] = []
         self._changed = threading.Condition()
         self._waiting = 0
         self._stopped = False
@@ -95,17 +79,11 @@ class Slots:
             self._changed.notify()
 
     def stop(self) -> None:
-        """Let every `take`, waiting or to come, raise Stopped."""
+        """Let every `take`, waiting or to come, raise Stopped, and let go of what is free."""
         with self._changed:
             self._stopped = True
+            self._free.clear()
             self._changed.notify_all()
-
-    def close(self) -> None:
-        """Let go of all slots; nobody may use one any more."""
-        self.stop()
-        self._free.clear()
-        while self._made:
-            self._made.pop().close()
 
     def _next(self) -> Slot | None:
         if self._stopped:
@@ -114,8 +92,7 @@ class Slots:
             return self._free.pop()
         if self._unmade:
             self._unmade -= 1
-            self._made.append(Slot(self._size))
-            return self._made[-1]
+            return Slot(self._size)
         return None
 
 

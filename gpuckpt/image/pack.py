@@ -44,10 +44,12 @@ class Packer:
         memory: int = MEMORY,
         *,
         keep: Collection[str] = (),
+        spool: int = 0,
     ) -> None:
         """Open `folder`; `on_bytes` is told of raw bytes as they come in, from any thread.
 
-        `level` is zstd's, 0 stores without compressing; `memory` bounds all buffers together.
+        `level` is zstd's, 0 stores without compressing. `memory` bounds all buffers
+        together; beyond it up to `spool` bytes hold what has come and waits to be packed.
         `keep` names small images whose raw bytes are to be had from `kept` as well.
 
         Raises:
@@ -61,7 +63,7 @@ class Packer:
         context = self._codec.memory + 1
         crew = min(workers or cores(), max(1, memory * 5 // 8 // context))
         each = FRAME_SIZE + largest_stored(FRAME_SIZE)
-        self._slots = Slots(max(2, (memory - crew * context) // each), FRAME_SIZE)
+        self._slots = Slots(max(2, (memory - crew * context) // each) + spool // each, FRAME_SIZE)
         self._packers = Crew("pack", crew)
         self._writers = Crew("write", _WRITERS)
         self._syncer = Crew("sync", 1)
@@ -123,6 +125,17 @@ class Packer:
             with self._changed:
                 self._reading -= 1
                 self._changed.notify_all()
+
+    def received(self) -> None:
+        """Wait until every stream was read to its end: all its bytes are ours, if not yet stored.
+
+        Raises:
+            WriteFailed: one could not be read or written, or `abort` was called.
+        """
+        with self._changed:
+            while not self._error and self._reading:
+                self._changed.wait()
+            self._raise_failure()
 
     def finish(self) -> tuple[FileEntry, ...]:
         """Wait for every stream and return their entries, all files and the folder synced.
@@ -228,6 +241,6 @@ class Packer:
             crew.dismiss()
         for file in self._files.values():
             file.close()
-        self._slots.close()
+        self._slots.stop()
         os.close(self._stop)
         os.close(self._fd)
