@@ -11,7 +11,7 @@ from gpuckpt.model import TcpPolicy
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuckpt.flow.request import DumpRequest
+    from gpuckpt.flow.request import DumpRequest, Proved
     from gpuckpt.image.manifest import Manifest, ProcessRecord
     from gpuckpt.model import Receipt
 
@@ -41,6 +41,13 @@ def dump_options(request: DumpRequest) -> Iterator[str]:
         yield "--quiesce"
     for name in sorted(request.ignore):
         yield from ("--ignore", name)
+
+
+def proved(what: Proved) -> str:
+    """Say what a proof of memory has shown."""
+    said = f"proved: {what.bytes} bytes of {what.pages} pages identical"
+    masked = (f"{number} masked ({law})" for law, number in what.masked.items())
+    return ", ".join((said, *masked))
 
 
 def command(process: ProcessRecord) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from gpuckpt.cli import preview, units, values
+from gpuckpt.cli import describe, preview, units, values
 from gpuckpt.cli.context import Application
 from gpuckpt.cli.options import (
     GpuMap,
@@ -68,6 +68,13 @@ PidNamespace = Annotated[
         help="Give the job pids of its own: it runs although its old ones are taken.",
     ),
 ]
+Prove = Annotated[
+    bool,
+    option(
+        "--prove",
+        help="Read all memory back before a task runs, and compare it with the image.",
+    ),
+]
 PlanOnly = Annotated[
     bool,
     option("--plan", help="Only tell what would stop the restore, as `gpuckpt plan IMAGE` does."),
@@ -86,6 +93,7 @@ def restore(
     gpu_map: GpuMap = None,
     force_gate: ForceGate = None,
     pid_namespace: PidNamespace = False,
+    prove: Prove = False,
     thp: Thp = False,
     plan: PlanOnly = False,
 ) -> int:
@@ -117,6 +125,7 @@ def restore(
         gpu_map=values.gpu_pairs(gpu_map),
         thp=thp,
         pid_namespace=pid_namespace,
+        prove=prove,
     )
     result = act(app.tools, request, app.reporter, app.interrupts)
     if not wait:
@@ -148,6 +157,8 @@ def outcome(result: RestoreResult, job_exit: int | None = None) -> Outcome:
         ("image", str(result.image)),
         ("took", units.seconds(result.receipt.seconds)),
     ]
+    if result.proved is not None:
+        rows.append(("memory", describe.proved(result.proved)))
     if result.progress:
         said = {"ran": "uses CPU time again", "idle": "only sleeps so far: it may be waiting"}
         rows.append(("progress", said[result.progress]))
@@ -160,6 +171,7 @@ def outcome(result: RestoreResult, job_exit: int | None = None) -> Outcome:
         "inside": result.inside,
         "gpu_map": result.gpu_map,
         "progress": result.progress,
+        "proved": result.proved,
         "findings": result.findings,
         "receipt": result.receipt,
     }

@@ -19,6 +19,7 @@ from gpuckpt.tools.pidspace import Spaces
 from gpuckpt.tools.proc import Proc
 from gpuckpt.tools.run import Runner
 from gpuckpt.tools.shell import Shell
+from gpuckpt.tools.taskmemory import Memories
 
 if TYPE_CHECKING:
     from gpuckpt.model import Version
@@ -38,6 +39,7 @@ def real(state_dir: Path) -> Toolbox:
         carried=Carried(Path("/proc")),
         net=Net(),
         cpus=Cpus(),
+        memory=Memories(Path("/proc")),
         ranks=Ranks(Path("/proc")),
         shell=Shell(runner),
         spaces=Spaces(Path("/proc")),

@@ -68,6 +68,7 @@ class RestoreRequest:
     `stays`: gpuckpt will be the job's parent to its end; `thp` sets transparent huge pages to
     always meanwhile. `gpu_map` has pairs of GPUs, of the image and of this host, by the names the
     user gave them. With `pid_namespace` the job gets pids of its own, in a namespace that is made.
+    `prove`: all memory is read back and compared before any task runs.
     """
 
     image: Path
@@ -80,6 +81,21 @@ class RestoreRequest:
     gpu_map: tuple[tuple[str, str], ...] = ()
     thp: bool = False
     pid_namespace: bool = False
+    prove: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """What a proof of memory has shown: so many `bytes` of `pages` are those of the image.
+
+    `masked` are bytes that differ by right, by the law that says so; `findings` tell what could not
+    be compared.
+    """
+
+    bytes: int
+    pages: int
+    masked: dict[str, int] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +116,7 @@ class RestoreResult:
     """What came of a restore; `gpu_map` is empty if every GPU was the same.
 
     `progress` says whether the job has used CPU time since: ran or idle. All pids are those on
-    this host; `inside` has the others, if there are any.
+    this host; `inside` has the others, if there are any. `proved` is None if nobody asked for it.
     """
 
     image: Path
@@ -111,6 +127,7 @@ class RestoreResult:
     gpu_map: dict[str, str]
     progress: str = ""
     inside: Inside | None = None
+    proved: Proved | None = None
 
     @property
     def parent(self) -> int:

@@ -6,12 +6,13 @@ byte it is made of has been checked; and success is said only after the tree has
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gpuckpt.errors import GpuckptError, ImageError, RestoreFailed, Stopped, VerificationFailed
 from gpuckpt.flow.gpu.tree import CudaTree
 from gpuckpt.flow.leftovers.recover import recover
-from gpuckpt.flow.request import RestoreRequest, RestoreResult
+from gpuckpt.flow.request import Proved, RestoreRequest, RestoreResult
 from gpuckpt.flow.returning.apart import Apart
 from gpuckpt.flow.returning.binding import bind, fire
 from gpuckpt.flow.returning.holding import Holding
@@ -19,6 +20,7 @@ from gpuckpt.flow.returning.ledger import remember
 from gpuckpt.flow.returning.options import names_in, repeated
 from gpuckpt.flow.returning.placing import Placing
 from gpuckpt.flow.returning.proof import Proof
+from gpuckpt.flow.returning.proving import prove
 from gpuckpt.flow.returning.target.facts import gather
 from gpuckpt.flow.returning.target.judge import PATIENCE, judge, refuse, wait_for_room
 from gpuckpt.flow.work import hugepages
@@ -106,6 +108,7 @@ class _Restore:
         self.apart = Apart(self.tools, wanted=request.pid_namespace)
         self._take(image.manifest)
         self.placing = Placing(self.tools, image, facts.carried, self._placed)
+        self.proved: Proved | None = None
         self.undo = Undo()
         self.interrupts.left = self.undo.left
         # in a namespace of its own the job's numbers are not known before it is made
@@ -146,6 +149,7 @@ class _Restore:
             gpu_map=self.map,
             progress=self.proof.progress,
             inside=self.apart.inside(self.image.manifest),
+            proved=self.proved,
         )
 
     def _place(self) -> None:
@@ -186,7 +190,7 @@ class _Restore:
                 work=work,
                 has=unpacker.has,
                 send=unpacker.send,
-                approve=self._approve,
+                approve=partial(self._approve, unpacker),
                 options=repeated(self.manifest),
                 stop_fd=self.interrupts.fd,
                 deadline=deadline(raw),
@@ -203,7 +207,7 @@ class _Restore:
             finally:
                 unpacker.close()
 
-    def _approve(self) -> None:
+    def _approve(self, unpacker: Unpacker) -> None:
         """Let the tasks run only if they are exactly what was dumped."""
         self.interrupts.check()
         self._take(self.apart.seen(self.manifest))
@@ -211,6 +215,9 @@ class _Restore:
             raise RestoreFailed(f"CRIU made another tree: {wrong[0].reason}", findings=wrong)
         made = below_me(self.tools, self.pids)
         self._note("made", processes=made, first=self.manifest.cuda, threads=self.threads)
+        if self.request.prove:
+            self.proved = prove(self.operation, self.image, unpacker.read, self.pids)
+            self.findings += self.proved.findings
         self.findings += [*bind(self.tools, self.manifest), *fire(self.tools, self.manifest)]
         self.holding.release()
 

@@ -7,7 +7,7 @@ ImageDamaged, and nothing is allocated by a number that was read.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from gpuckpt.errors import ImageDamaged
 
@@ -70,10 +70,9 @@ class Message:
         found = self.bytes(field)
         return Message(found[-1]) if found else None
 
-
-class _Varint(NamedTuple):
-    value: int
-    end: int
+    def messages(self, field: int) -> tuple[Message, ...]:
+        """Return all values of a repeated message field."""
+        return tuple(Message(one) for one in self.bytes(field))
 
 
 def records(raw: bytes, magic: int, name: str) -> Iterator[Message]:
@@ -146,7 +145,10 @@ def _fields(raw: bytes) -> Iterator[tuple[int, int | bytes, int]]:
         at += size
 
 
-def _varint(raw: bytes, at: int) -> _Varint:
+def _varint(raw: bytes, at: int) -> tuple[int, int]:
+    """Return a number, and where it ends. Images hold hundreds of thousands, most of them short."""
+    if at < len(raw) and raw[at] < 0x80:  # noqa: PLR2004 - the bit that says more will follow
+        return raw[at], at + 1
     value = 0
     for shift in range(0, _LONGEST_VARINT, 7):
         if at >= len(raw):
@@ -155,7 +157,7 @@ def _varint(raw: bytes, at: int) -> _Varint:
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:  # noqa: PLR2004 - the bit that says more will follow
-            return _Varint(value & 0xFFFFFFFFFFFFFFFF, at)
+            return value & 0xFFFFFFFFFFFFFFFF, at
     raise ImageDamaged("a record holds a number of more than ten bytes")
 
 

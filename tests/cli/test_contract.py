@@ -93,6 +93,7 @@ RESULTS = {
         "gpu_map",
         "findings",
         "progress",
+        "proved",
         "receipt",
     },
     "verify": {"image", "image_id", "files", "bytes", "raw_bytes", "seconds"},

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gpuckpt.tools.sockets import InetSocket
 
 IMAGE, SERVICE = 0x54564319, 0x55105940
+ADDRESS = 0x10000  # where the pages of every process are
 PSTREE, FILES, PAGEMAP, INVENTORY = 0x50273030, 0x56303138, 0x56084025, 0x58313116
 
 
@@ -27,7 +28,8 @@ def of_tree(tree: Tree, pages: bytes, sockets: Iterable[InetSocket] = ()) -> dic
     images = {"files.img": _image(FILES, *map(_socket, sockets))}
     for process in tree.processes:
         count = len(pages) // 4096
-        head, entry = _field(1, process.pid), _field(4, 4) + _field(5, count)
+        head = _field(1, process.pid)
+        entry = _field(1, ADDRESS) + _field(4, 4) + _field(5, count)
         images[f"pagemap-{process.pid}.img"] = _image(PAGEMAP, head, entry)
         images[f"pages-{process.pid}.img"] = pages[: count * 4096]
     images["pstree.img"] = _image(

@@ -39,10 +39,12 @@ from gpuckpt.tools.pidspace import Space
 from gpuckpt.tools.signs import Signs
 from gpuckpt.tools.sockets import InetSocket
 from gpuckpt.tools.surroundings import Surroundings
+from gpuckpt.tools.taskmemory import Mapping
 from tests.fakes import criuimages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Mapping as Table
     from pathlib import Path
 
     from gpuckpt.flow.work.interrupts import Interrupts
@@ -131,6 +133,7 @@ class FakeHost:
     fault: Fault | None = None
     calls: list[str] = field(default_factory=list)
     pages: bytes = b"memory" * 50_000
+    spoiled: dict[int, int] = field(default_factory=dict)  # where a byte of a process changes
     armed: dict[int, CudaState] = field(default_factory=dict)
     restored: dict[int, Process] = field(default_factory=dict)
     probe_answer: str = ""
@@ -253,6 +256,7 @@ class FakeHost:
             "carried": _Carried(self),
             "net": _Net(self),
             "cpus": _Cpus(self),
+            "memory": _Memory(self),
             "ranks": _Ranks(self),
             "shell": _Shell(self),
             "spaces": _Spaces(self),
@@ -511,7 +515,7 @@ class _Cuda:
             raise CudaCallFailed("state", outcomes)
         return {pid: self.host.cuda.get(pid, CudaState.NONE) for pid in pids}
 
-    def open(self, first: Mapping[int, CudaState], threads: Mapping[int, int]) -> dict[int, int]:
+    def open(self, first: Table[int, CudaState], threads: Table[int, int]) -> dict[int, int]:
         self.host.armed |= first
         self.host.opened |= set(first)
         return {pid: threads.get(pid) or pid + 1000 for pid in first}
@@ -537,7 +541,7 @@ class _Cuda:
     def checkpoint(self, pids: Sequence[int]) -> dict[int, CudaState]:
         return self._step("checkpoint", pids, CudaState.LOCKED, CudaState.CHECKPOINTED)
 
-    def restore(self, pids: Sequence[int], gpu_map: Mapping[str, str]) -> dict[int, CudaState]:
+    def restore(self, pids: Sequence[int], gpu_map: Table[str, str]) -> dict[int, CudaState]:
         self.host.gpu_maps.append(dict(gpu_map))
         stuck, away = self.host.stuck & set(pids), CudaState.CHECKPOINTED
         free = [pid for pid in pids if pid not in stuck]
@@ -704,6 +708,45 @@ class _Cpus:
 
 
 @dataclass
+class _Memory:
+    """Every process has just the host's pages, but for one byte where `host.spoiled` says so."""
+
+    host: FakeHost
+
+    def mappings(self, pid: int) -> tuple[Mapping, ...]:
+        assert pid in self.host.processes
+        return (Mapping(criuimages.ADDRESS, criuimages.ADDRESS + (1 << 20), "rw-p", "[heap]"),)
+
+    def task(self, pid: int) -> FakeMemory:
+        assert pid in self.host.processes
+        found = bytearray(self.host.pages)
+        if pid in self.host.spoiled:
+            found[self.host.spoiled[pid]] ^= 1
+        return FakeMemory(bytes(found))
+
+
+class FakeMemory:
+    """The memory of one process."""
+
+    end = 1 << 64
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def fill(self, view: memoryview, stretches: Sequence[tuple[int, int]]) -> int:
+        done = 0
+        for address, length in stretches:
+            at = address - criuimages.ADDRESS
+            assert 0 <= at <= at + length <= len(self._data)
+            view[done : done + length] = self._data[at : at + length]
+            done += length
+        return done
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
 class _Files:
     """Every file is there but those in `host.missing`."""
 
@@ -745,7 +788,7 @@ class _Carried:
         return {}
 
     def examine(
-        self, paths: Mapping[str, bool], links: Collection[str], pids: Iterable[int] = ()
+        self, paths: Table[str, bool], links: Collection[str], pids: Iterable[int] = ()
     ) -> tuple[()]:
         del pids
         assert not paths

@@ -98,7 +98,7 @@ def restoring(image: Path, state: Path, *, apart: bool = False) -> Callable[[Fak
     state.mkdir(parents=True, exist_ok=True)
 
     def run(host: FakeHost) -> object:
-        request = RestoreRequest(image, settle=0.0, thp=True, pid_namespace=apart)
+        request = RestoreRequest(image, settle=0.0, thp=True, pid_namespace=apart, prove=True)
         return restore(host.toolbox(state), request, Silent(), CALM)
 
     return run

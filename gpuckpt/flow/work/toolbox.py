@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gpuckpt.tools.files import HostFile, Remap
     from gpuckpt.tools.locks import FileLock
     from gpuckpt.tools.net import PortState
+    from gpuckpt.tools.taskmemory import Mapping, Memory
     from gpuckpt.tools.units import Unit
     from gpuckpt.tools.unixnames import SocketName
 
@@ -157,6 +158,22 @@ class CpusTool(Protocol):
         """Let a thread run on these CPUs alone, or on all; whether it got just these."""
 
 
+class MemoryTool(Protocol):
+    """The memory of other processes; see gpuckpt.tools.taskmemory."""
+
+    def mappings(self, pid: int) -> tuple[Mapping, ...]:
+        """Return what a process has mapped, in the order of addresses; nothing if it is gone."""
+
+    def task(self, pid: int) -> Memory:
+        """Open all memory of a process; OSError if that may not be."""
+
+    def mapped(self, pid: int, mapping: Mapping) -> Memory:
+        """Open what lies behind a mapping; OSError if that may not be."""
+
+    def opened(self, pid: int, fd: int) -> Memory:
+        """Open what lies behind a descriptor; OSError if that may not be."""
+
+
 class RanksTool(Protocol):
     """The processes of a job that cooperate; see gpuckpt.cooperate for what they agree on."""
 
@@ -203,6 +220,7 @@ class Toolbox:
     carried: CarriedTool
     net: NetTool
     cpus: CpusTool
+    memory: MemoryTool
     ranks: RanksTool
     shell: ShellTool
     spaces: SpacesTool
