@@ -14,7 +14,7 @@ SCRIPTS := .ci/run $(shell grep -rIl '^\#!.*sh$$' bin)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup criu redis demo test lint lint-only test-gpu test-gpu2 bench bundle completions clean
+.PHONY: help setup criu redis packers demo test lint lint-only test-gpu test-gpu2 bench bundle completions clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -45,8 +45,8 @@ test-gpu: $(if $(filter $(VENV)/bin/python,$(PYTHON)),setup) ## the GPU tests, o
 test-gpu2: $(if $(filter $(VENV)/bin/python,$(PYTHON)),setup) ## those that need two GPUs; measures too
 	GPUCKPT_REQUIRE=root,criu,gpu,gpu2 $(PYTHON) -m pytest tests/gpu2 -v --durations=0 $(ARGS)
 
-bench: setup ## compare with bare criu and with criu, tar and zstd, for a 2 GiB process
-	$(VENV)/bin/python -m tests.bench $(ARGS)
+bench: $(if $(filter $(VENV)/bin/python,$(PYTHON)),setup packers) ## compare with bare criu and what scripts do; ARGS=--help
+	PATH="$(abspath $(VENV))/zstd/bin:$(abspath $(VENV))/lz4/bin:$$PATH" $(PYTHON) -m tests.bench $(ARGS)
 
 bundle: setup ## an offline kit for GPU hosts without network, in .bundle
 	$(VENV)/bin/python bin/dev/bundle.py $(ARGS)
@@ -70,4 +70,8 @@ criu:
 
 redis:
 	@$(if $(ROOT),[ -x $(VENV)/redis/bin/redis-server ] || command -v redis-server >/dev/null || \
-		bin/dev/redis $(VENV)/redis)
+		bin/dev/programs $(VENV)/redis redis-server redis-server redis-cli)
+
+packers:
+	@for name in zstd lz4; do [ -x $(VENV)/$$name/bin/$$name ] || command -v $$name >/dev/null || \
+		bin/dev/programs $(VENV)/$$name $$name $$name; done
