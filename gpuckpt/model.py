@@ -1,4 +1,4 @@
-"""The values every part of gpuckpt talks in: processes, GPUs, hosts, findings, receipts.
+"""The values every part of gpuckpt talks in: processes, GPUs, hosts, findings.
 
 Everything here is frozen and knows no program, no file and no terminal. Sizes are bytes,
 durations seconds, and a pid is the number the host's own pid namespace gives.
@@ -398,27 +398,3 @@ def blocker(id_: str, thing: str, reason: str, remedy: str, pid: int | None = No
 def warning(id_: str, thing: str, reason: str, remedy: str, pid: int | None = None) -> Finding:
     """Return a finding that does not stop anything; `thing` is its object."""
     return Finding(id_, Severity.WARNING, thing, reason, remedy, pid)
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """One timed step: `started` counts from the operation's start, `bytes` 0 if none moved.
-
-    `rounds` are the tries that a lock took, 0 for what is done once.
-    """
-
-    name: str
-    started: float
-    seconds: float
-    bytes: int = 0
-    rounds: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """The timed phases of one operation; `started` is UTC ISO 8601, `seconds` the whole."""
-
-    operation: str
-    started: str
-    seconds: float
-    phases: tuple[Phase, ...]

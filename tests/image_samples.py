@@ -13,7 +13,8 @@ from blake3 import blake3
 from gpuckpt.image import manifest as m
 from gpuckpt.image.outside import Outside
 from gpuckpt.image.stage import Stage
-from gpuckpt.model import Gpu, GpuUse, Phase, Receipt, TcpPolicy
+from gpuckpt.model import Gpu, GpuUse, TcpPolicy
+from gpuckpt.timing import Phase, Receipt
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from gpuckpt.flow.request import DumpRequest, Proved
     from gpuckpt.image.manifest import Manifest, ProcessRecord
-    from gpuckpt.model import Receipt
+    from gpuckpt.timing import Receipt
 
 _LONGEST_COMMAND = 120
 THP = "--thp: huge pages meanwhile save a third of the driver's copy, a quarter of CRIU's time"

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpuckpt.errors import GpuckptError
-    from gpuckpt.model import Finding, Receipt
+    from gpuckpt.model import Finding
+    from gpuckpt.timing import Receipt
 
 
 class Tone(StrEnum):

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     from gpuckpt.cli.page import Block, Page
     from gpuckpt.cli.streams import Tolerant
-    from gpuckpt.model import Finding, Phase
+    from gpuckpt.model import Finding
+    from gpuckpt.timing import Phase
 
 STYLES = {
     Tone.GOOD: "green",

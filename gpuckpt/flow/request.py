@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from gpuckpt.image.manifest import Manifest
-    from gpuckpt.model import Finding, Receipt
+    from gpuckpt.model import Finding
+    from gpuckpt.timing import Receipt
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ import msgspec
 from gpuckpt.image import needs
 from gpuckpt.image.frames import TABLE_VERSION
 from gpuckpt.image.outside import Outside
-from gpuckpt.model import CarriedFile, CudaState, Gpu, GpuUse, Receipt, TcpPolicy
+from gpuckpt.model import CarriedFile, CudaState, Gpu, GpuUse, TcpPolicy
+from gpuckpt.timing import Receipt
 
 FORMAT = "gpuckpt-image-2"
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _IMAGE: Final = 0x54564319  # IMG_COMMON_MAGIC, since CRIU 2.0
+_SERVICE: Final = 0x55105940  # IMG_SERVICE_MAGIC, of what a restore does not need
 _LONGEST_VARINT: Final = 70  # bits that ten bytes carry
 _WORD: Final = 0xFFFFFFFF
 
@@ -75,13 +76,14 @@ class Message:
         return tuple(Message(one) for one in self.bytes(field))
 
 
-def records(raw: bytes, magic: int, name: str) -> Iterator[Message]:
-    """Go through the records of an image of the kind that `magic` stands for.
+def records(raw: bytes, magic: int, name: str, *, service: bool = False) -> Iterator[Message]:
+    """Go through the records of an image, or a service file, of the kind that `magic` stands for.
 
     Raises:
         ImageDamaged: the bytes are no such image, or end in the middle of a record.
     """
-    return (Message(raw[one]) for one in _records(raw, magic, name))
+    head = _SERVICE if service else _IMAGE
+    return (Message(raw[one]) for one in _records(raw, magic, name, head))
 
 
 def spans(raw: bytes, magic: int, name: str, *fields: int) -> Iterator[slice]:
@@ -101,9 +103,8 @@ def _within(raw: bytes, message: slice, fields: tuple[int, ...]) -> Iterator[sli
             yield from _within(raw, found, fields[1:]) if fields[1:] else (found,)
 
 
-def _records(raw: bytes, magic: int, name: str) -> Iterator[slice]:
-    head, kind = _word(raw, 0, name), _word(raw, 4, name)
-    if (head, kind) != (_IMAGE, magic):
+def _records(raw: bytes, magic: int, name: str, head: int = _IMAGE) -> Iterator[slice]:
+    if (_word(raw, 0, name), _word(raw, 4, name)) != (head, magic):
         raise ImageDamaged(f"{name} does not begin as such an image does")
     at = 8
     while at < len(raw):

@@ -37,14 +37,13 @@ from gpuckpt.model import (
     Finding,
     Gpu,
     GpuUse,
-    Phase,
     Process,
     ProcessRef,
-    Receipt,
     Severity,
     TcpPolicy,
     Version,
 )
+from gpuckpt.timing import Phase, Receipt
 from gpuckpt.tools.criurun import CriuOptions
 from tests import plan_samples
 

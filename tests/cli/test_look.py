@@ -19,7 +19,7 @@ from gpuckpt.cli.live import Terminal
 from gpuckpt.cli.streams import Tolerant
 from gpuckpt.flow.request import Inside
 from gpuckpt.flow.show import ShowResult
-from gpuckpt.model import Phase
+from gpuckpt.timing import Phase
 from tests.cli import samples
 
 if TYPE_CHECKING:

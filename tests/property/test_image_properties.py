@@ -22,7 +22,7 @@ from gpuckpt.image.pack import Packer
 from gpuckpt.image.stage import Stage
 from gpuckpt.image.store import Image
 from gpuckpt.image.unpack import Unpacker
-from gpuckpt.model import Receipt
+from gpuckpt.timing import Receipt
 from tests import image_samples as samples
 from tests.image_streams import PATIENCE, drain, feed, start_send, start_store, threads
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpuckpt.flow.sight.facts import DumpFacts
     from gpuckpt.flow.work.history import Record
     from gpuckpt.image.manifest import Manifest
-    from gpuckpt.model import Phase
+    from gpuckpt.timing import Phase
 
 # what one H200 host did (driver 580.159): GPU copies are bound by the first touch of host memory
 GPU_OUT: Final = 1.6e9  # bytes a second

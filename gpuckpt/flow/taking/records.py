@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         Process,
         Tree,
     )
+    from gpuckpt.timing import Receipt
     from gpuckpt.tools.openfiles import OpenFiles
     from gpuckpt.tools.surroundings import Surroundings
 

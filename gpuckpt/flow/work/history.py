@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import msgspec
 
-from gpuckpt.model import Receipt
+from gpuckpt.timing import Receipt
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,8 @@ from msgspec import structs
 
 from gpuckpt.flow.sight.forecast import COMMIT, GPU_OUT, LOCK_MANY, LOCK_ONE, STREAM_MOST, forecast
 from gpuckpt.flow.work.history import KEPT, History, Record, record_of
-from gpuckpt.model import CudaState, GpuUse, Phase, Receipt
+from gpuckpt.model import CudaState, GpuUse
+from gpuckpt.timing import Phase, Receipt
 from gpuckpt.tools.destination import Place
 from tests.cli import samples
 from tests.plan_samples import GIB, cuda_facts, facts, process

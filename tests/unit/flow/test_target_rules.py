@@ -18,7 +18,8 @@ from gpuckpt.flow.work.history import Record
 from gpuckpt.flow.work.journal import Entry
 from gpuckpt.image import manifest as m
 from gpuckpt.image.outside import ConnectionRecord, ListenerRecord, PythonRecord, RemapRecord
-from gpuckpt.model import HostFacts, NvidiaFacts, Phase, ProcessRef, Receipt, TcpPolicy, Version
+from gpuckpt.model import HostFacts, NvidiaFacts, ProcessRef, TcpPolicy, Version
+from gpuckpt.timing import Phase, Receipt
 from gpuckpt.tools.net import PortState
 from gpuckpt.tools.surroundings import Surroundings
 from gpuckpt.tools.unixnames import SocketName
