@@ -7,25 +7,23 @@ rename, made while the tree is still frozen and can still go on.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from msgspec import structs
-
 from gpuckpt.errors import DumpFailed, Stopped, UndoIncomplete, WriteFailed
 from gpuckpt.flow.request import DumpRequest, DumpResult
-from gpuckpt.flow.sight.forecast import forecast
 from gpuckpt.flow.taking.aftermath import late_failure, late_gpu, left_behind, softened, unlock
 from gpuckpt.flow.taking.commit import Commit
 from gpuckpt.flow.taking.hands import Taking, first_look
-from gpuckpt.flow.work.history import History, record_of
+from gpuckpt.flow.taking.keeping import Streaming, Told
+from gpuckpt.flow.work import spans
 from gpuckpt.flow.work.operation import Operation
 from gpuckpt.flow.work.tasks import wait_gone
 from gpuckpt.flow.work.turn import turn
 from gpuckpt.flow.work.undo import raising
 from gpuckpt.flow.work.workspace import workspace
 from gpuckpt.image.stage import Stage
+from gpuckpt.tools import criustats
 from gpuckpt.tools.criu import DUMP_LOG
 from gpuckpt.tools.criunames import seen
 from gpuckpt.tools.criurun import DumpRun, deadline
@@ -57,17 +55,13 @@ def dump(
         sight = first_look(operation, request)
     if sight.kept:
         reporter.note(sight.kept)
-    history = History(tools.state_dir)
     with turn(operation, needed=sight.options.link_remap) as waited:
         if waited:  # another job's dump may have taken an hour
             with operation.record.phase("look again", f"process {request.pid}"):
                 sight = first_look(operation, replace(request, output=sight.output))
-        stays = request.leave_running
-        expected = forecast(sight.facts, history.records(), leave_running=stays).pause
-        result = replace(_Dump(operation, request, sight).run(), expected=expected)
-    record = record_of(result.manifest, result.receipt)
-    history.add(structs.replace(record, pause=result.pause, expected=expected))
-    return result
+        job = _Dump(operation, request, sight)
+        with job.told.kept():
+            return job.run()
 
 
 class _Dump:
@@ -83,7 +77,7 @@ class _Dump:
         self.cuda = self.taking.cuda
         self.undo = self.taking.undo
         self.findings = self.taking.findings
-        self.resumed = 0.0
+        self.told = Told(operation, self.taking, stays=bool(request.leave_running))
 
     @property
     def sight(self) -> Sight:
@@ -92,6 +86,7 @@ class _Dump:
     def run(self) -> DumpResult:
         try:
             self.taking.come_to_rest(self.request)
+            self.told.expect()
             commit = self._stage()
             self._take_gpu()
             self._stream(commit)
@@ -118,23 +113,24 @@ class _Dump:
         """Run CRIU; its hook makes the commit while the tree is frozen."""
         sight, record = self.sight, self.record
         size = sum(process.rss for process in sight.tree.processes) + self.cuda.bytes
-        with workspace(self.tools.state_dir, self.taking.entry.id) as work, ExitStack() as phases:
-            detail = "memory to the image"
-            commit.step = phases.enter_context(record.phase("stream", detail, size))
+        self.interrupts.check()
+        stages = commit.step = Streaming(record, size)
+        with workspace(self.tools.state_dir, self.taking.entry.id) as work, stages:
+            stages.begin("freeze", "CRIU")
             self.taking.note("stream")
             numbers = self.taking.numbers()
             root = numbers.get(self.request.pid, self.request.pid)
             packer = commit.begin(root)
 
             def verdict() -> None:
-                phases.close()
+                stages.end()
                 commit.make(packer)
-                phases.enter_context(record.phase("end", "CRIU", stoppable=False))
+                stages.begin("end", "CRIU")
 
             run = DumpRun(
                 pid=root,
                 work=work,
-                store=packer.store,
+                store=stages.watched(packer.store),
                 abort=packer.abort,
                 commit=verdict,
                 options=self.sight.options,
@@ -149,6 +145,9 @@ class _Dump:
             except BaseException as why:  # noqa: BLE001 - raised again below, judged first
                 packer.abort()
                 self._after_failure(commit, why, work / DUMP_LOG)
+            if self.request.leave_running:
+                record.event(spans.LET_GO)
+            record.told(*criustats.read(work, criustats.DUMP))
             if commit.manifest is not None and not self.request.leave_running:
                 self.findings += unlock(self.tools, commit.manifest, work / DUMP_LOG)
 
@@ -213,22 +212,25 @@ class _Dump:
             self.findings.append(late_gpu(why))
         self.undo.keep()
         self.findings += map(softened, self.taking.unmoved)
-        self.resumed = self.record.now
 
     def _see_gone(self, commit: Commit) -> None:
         # a job forks and waits while it is looked at: those count that were frozen with it
         with self.record.phase("gone", "waiting for every pid", stoppable=False):
             left = wait_gone(self.tools, [one.ref for one in commit.tree.processes], GONE_SECONDS)
+        if not left:
+            self.record.event(spans.GONE)
         self.findings += [left_behind(process) for process in left]
 
     def _result(self, commit: Commit) -> DumpResult:
         if commit.manifest is None:
             raise DumpFailed("the dump ended without an image")
+        receipt, self.told.manifest = self.record.receipt(), commit.manifest
         return DumpResult(
             image=self.sight.output,
             manifest=commit.manifest,
-            receipt=self.record.receipt(),
+            receipt=receipt,
             findings=tuple(self.findings),
-            pause=(self.resumed or commit.done) - self.taking.frozen_from,
+            pause=receipt.interval("pause") or 0.0,
             running=bool(self.request.leave_running),
+            expected=self.told.expected,
         )

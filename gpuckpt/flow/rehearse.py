@@ -11,6 +11,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from gpuckpt.errors import GpuckptError, NothingToRehearse, RehearsalFailed
 from gpuckpt.flow.dump import dump
 from gpuckpt.flow.gpu.sameness import Watch
@@ -18,8 +20,11 @@ from gpuckpt.flow.request import RehearseRequest, RehearseResult
 from gpuckpt.flow.sight.forecast import forecast
 from gpuckpt.flow.sight.look import Sight, output_path
 from gpuckpt.flow.taking.hands import Taking, first_look
+from gpuckpt.flow.taking.keeping import record_of_job
 from gpuckpt.flow.verify import verify
-from gpuckpt.flow.work.history import DONE, History, Record, command
+from gpuckpt.flow.work import spans
+from gpuckpt.flow.work.history import DONE, History
+from gpuckpt.flow.work.keeping import kept
 from gpuckpt.flow.work.operation import Operation
 from gpuckpt.flow.work.tasks import check_target
 from gpuckpt.image.store import Image
@@ -30,8 +35,10 @@ if TYPE_CHECKING:
     from gpuckpt.events import Reporter
     from gpuckpt.flow.request import DumpRequest, DumpResult
     from gpuckpt.flow.verify import VerifyResult
+    from gpuckpt.flow.work.history import Record
     from gpuckpt.flow.work.interrupts import Interrupts
     from gpuckpt.flow.work.toolbox import Toolbox
+    from gpuckpt.timing import Receipt
 
 RISK = (
     "giving the GPU state back is the risky half of a rehearsal: if the driver fails there, the "
@@ -72,11 +79,30 @@ def rehearse(
 def _in_place(
     operation: Operation, request: RehearseRequest, sight: Sight, watch: Watch
 ) -> RehearseResult:
-    record = operation.record
-    record.reporter.note(RISK)
+    operation.record.reporter.note(RISK)
     taking = Taking(operation, sight)
+    done: list[RehearseResult] = []
+
+    def told(receipt: Receipt) -> Record:
+        known = record_of_job(taking, receipt)
+        failed = verdict(done[0]) if done else None
+        outcome = failed.name if failed is not None else DONE
+        return structs.replace(
+            known, pause=known.pause and known.pause - request.stay, outcome=outcome
+        )
+
+    with kept(operation, told):
+        done.append(_suspended(operation, request, taking, watch))
+    return done[0]
+
+
+def _suspended(
+    operation: Operation, request: RehearseRequest, taking: Taking, watch: Watch
+) -> RehearseResult:
+    record = operation.record
     try:
         sight = taking.come_to_rest(replace(request.what, rehearsal=True), image=False)
+        record.spans = spans.of_rehearsal(quiesced=bool(taking.quiesced))
         with record.phase("prepare", "driver helpers"):
             taking.open()
         taking.take_gpu(request.what.lock_timeout, thp=request.what.thp)
@@ -84,48 +110,28 @@ def _in_place(
             with record.phase("stay", f"{request.stay:g} s without the GPU"):
                 _stay(request.stay, operation.interrupts)
         taking.give_back()
-        pause = record.now - taking.frozen_from
         taking.let_go()
     except BaseException as why:
         taking.put_back(why)
         raise
     with record.phase("settle", f"watching for {request.settle:g} s", stoppable=False):
         wrong = [*taking.unmoved, *watch.afterwards(request.settle)]
-    history = History(operation.tools.state_dir)
-    stored = forecast(sight.facts, history.records()).stored
-    result = RehearseResult(
+    stored = forecast(sight.facts, History(operation.tools.state_dir).records()).stored
+    receipt = record.receipt()
+    return RehearseResult(
         pid=request.what.pid,
         pids=sight.tree.pids,
         cuda_pids=tuple(taking.cuda.pids),
         gpu_bytes=taking.cuda.bytes,
         image_bytes=sight.facts.image_bytes,
-        pause=pause,
+        pause=receipt.interval("pause") or 0.0,
         stay=request.stay,
         moving=(watch.moved, watch.moves),
-        receipt=record.receipt(),
+        receipt=receipt,
         findings=tuple(taking.findings),
         wrong=tuple(wrong),
         stored_bytes=int(stored.value),
         basis=stored.basis,
-    )
-    history.add(_record(sight, result))
-    return result
-
-
-def _record(sight: Sight, result: RehearseResult) -> Record:
-    root, failed = sight.tree.root, verdict(result)
-    return Record(
-        operation=result.receipt.operation,
-        started=result.receipt.started,
-        receipt=result.receipt,
-        command=command(root.argv, root.comm),
-        gpu_bytes=result.gpu_bytes,
-        processes=len(result.pids),
-        cuda=len(result.cuda_pids),
-        host=sight.host.hostname,
-        driver=sight.nvidia.driver if sight.nvidia else "",
-        pause=result.pause - result.stay,
-        outcome=failed.name if failed is not None else DONE,
     )
 
 

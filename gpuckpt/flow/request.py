@@ -118,6 +118,7 @@ class RestoreResult:
 
     `progress` says whether the job has used CPU time since: ran or idle. All pids are those on
     this host; `inside` has the others, if there are any. `proved` is None if nobody asked for it.
+    `expected` are the seconds until it runs that were forecast.
     """
 
     image: Path
@@ -129,6 +130,7 @@ class RestoreResult:
     progress: str = ""
     inside: Inside | None = None
     proved: Proved | None = None
+    expected: float | None = None
 
     @property
     def parent(self) -> int:

@@ -6,6 +6,7 @@ byte it is made of has been checked; and success is said only after the tree has
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,26 +16,25 @@ from gpuckpt.flow.leftovers.recover import recover
 from gpuckpt.flow.request import Proved, RestoreRequest, RestoreResult
 from gpuckpt.flow.returning.apart import Apart
 from gpuckpt.flow.returning.binding import bind, fire
+from gpuckpt.flow.returning.gates import admit
 from gpuckpt.flow.returning.holding import Holding
+from gpuckpt.flow.returning.keeping import kept
 from gpuckpt.flow.returning.ledger import remember
 from gpuckpt.flow.returning.options import names_in, repeated
 from gpuckpt.flow.returning.placing import Placing
 from gpuckpt.flow.returning.proof import Proof
 from gpuckpt.flow.returning.proving import prove
-from gpuckpt.flow.returning.target.facts import gather
-from gpuckpt.flow.returning.target.judge import PATIENCE, judge, refuse, wait_for_room
-from gpuckpt.flow.work import hugepages
-from gpuckpt.flow.work.history import History, record_of
+from gpuckpt.flow.work import hugepages, spans
 from gpuckpt.flow.work.operation import Operation
 from gpuckpt.flow.work.quiescing import go_on
 from gpuckpt.flow.work.tasks import below_me, end_restored
 from gpuckpt.flow.work.turn import turn
 from gpuckpt.flow.work.undo import Undo
 from gpuckpt.flow.work.workspace import workspace
-from gpuckpt.image.gpuplan import GpuPlan
 from gpuckpt.image.store import Image
 from gpuckpt.image.unpack import Unpacker
 from gpuckpt.model import CudaState, Finding
+from gpuckpt.tools import criustats
 from gpuckpt.tools.criurun import RestoreRun, deadline
 
 if TYPE_CHECKING:
@@ -67,23 +67,10 @@ def restore(
     with image, turn(operation, needed=any(one.link for one in image.manifest.carried)):
         made = () if request.pid_namespace else tuple(one.pid for one in image.manifest.tree)
         recover(operation, made, str(image.path))
-        with operation.record.phase("gates", "image against host"):
-            image.check_sizes()
-            facts = gather(
-                tools,
-                image.manifest,
-                stays=request.stays,
-                apart=request.pid_namespace,
-                gpu_map=request.gpu_map,
-            )
-            plan = facts.gpus or GpuPlan()
-            refuse(judge(image.manifest, facts), request.force_gates, plan, PATIENCE)
-        with operation.record.phase("room", "memory, pids, ports") as step:
-            findings = wait_for_room(tools, image.manifest, facts, interrupts, step.say)
-            refuse(findings, request.force_gates, plan.renewed(tools.nvidia.facts()))
-        result = _Restore(operation, request, image, findings, facts).run()
-        History(tools.state_dir).add(record_of(image.manifest, result.receipt))
-        return result
+        facts, findings = admit(operation, request, image)
+        with kept(operation, request, image, facts.host.cpu_count) as expected:
+            result = _Restore(operation, request, image, findings, facts).run()
+        return replace(result, expected=expected)
 
 
 class _Restore:
@@ -124,7 +111,8 @@ class _Restore:
         self.pids = tuple(process.pid for process in manifest.tree)
         self.cuda_pids = list(manifest.cuda)
         self.threads = {p.pid: p.restore_thread for p in manifest.tree if p.pid in manifest.cuda}
-        self.proof = Proof(self.tools, manifest, self.interrupts, self.map)
+        moved = partial(self.record.event, spans.PROGRESS)
+        self.proof = Proof(self.tools, manifest, self.interrupts, self.map, moved)
 
     def run(self) -> RestoreResult:
         try:
@@ -190,7 +178,7 @@ class _Restore:
                 work=work,
                 has=unpacker.has,
                 send=unpacker.send,
-                approve=partial(self._approve, unpacker),
+                approve=self.record.part("approve")(partial(self._approve, unpacker)),
                 options=repeated(self.manifest),
                 stop_fd=self.interrupts.fd,
                 deadline=deadline(raw),
@@ -206,6 +194,13 @@ class _Restore:
                 raise
             finally:
                 unpacker.close()
+            self._goes_on(spans.RELEASED)
+            self.record.told(*criustats.read(work, criustats.RESTORE))
+
+    def _goes_on(self, event: str) -> None:
+        """Know that from here on the job may move, for all that we do."""
+        self.record.event(event)
+        self.proof.motion.begin()
 
     def _approve(self, unpacker: Unpacker) -> None:
         """Let the tasks run only if they are exactly what was dumped."""
@@ -233,6 +228,7 @@ class _Restore:
         tools = self.tools
         away = dict.fromkeys(self.cuda_pids, CudaState.CHECKPOINTED)
         cuda = CudaTree(tools, self.interrupts, self.manifest.cuda, note=self.record.reporter.note)
+        cuda.part = self.record.part
         cuda.expect(self.manifest.nvidia.uses if self.manifest.nvidia else ())
         with self.record.phase("gpu-in", "host memory to GPU memory") as step:
             try:
@@ -241,6 +237,7 @@ class _Restore:
                 cuda.bring_back(self.map)
             except GpuckptError as why:
                 raise RestoreFailed(str(why), hint=why.hint, excerpt=why.excerpt) from why
+            self._goes_on(spans.UNLOCKED)
             step.advance(cuda.bytes)
 
     def _verify(self) -> None:
@@ -250,6 +247,7 @@ class _Restore:
             self._note("resume")
             with self.record.phase("resume", "from the step it stopped at"):
                 self._judge(go_on(self.tools, self.pids))
+                self._goes_on(spans.RESUMED)
         self._note("verify")
         with self.record.phase("verify", "processes, GPU state") as step:
             self._judge(proof.look())
@@ -261,6 +259,9 @@ class _Restore:
         if self.request.probe:
             with self.record.phase("probe", self.request.probe):
                 self._judge(proof.probe(self.request.probe, self.request.probe_timeout))
+                self.record.event(spans.PROBED)
+        if not proof.motion.moved:
+            self.record.missed(spans.PROGRESS, proof.motion.reason)
         self.interrupts.check()
 
     def _judge(self, wrong: list[Finding]) -> None:

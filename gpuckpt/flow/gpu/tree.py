@@ -6,6 +6,7 @@ any failure. What a process had been when we came is what it is brought back to.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from gpuckpt.model import CudaState, GpuUse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from contextlib import AbstractContextManager
 
     from gpuckpt.flow.work.interrupts import Interrupts
     from gpuckpt.flow.work.toolbox import Toolbox
@@ -67,7 +69,9 @@ class CudaTree:
         """Remember in which state each process was `first`.
 
         `threads` are the restore threads of processes that are parked; `note` is told of a wait.
+        `part`, which may be set, times what is done by its name.
         """
+        self.part: Callable[[str], AbstractContextManager[object]] = nullcontext
         self.first: States = dict(first)
         self.threads = dict(threads or {})
         self._tools = tools
@@ -176,7 +180,8 @@ class CudaTree:
         refused: CudaCallFailed | None = None
         short: GpuMemoryShort | None = None
         try:
-            refused = self._restore(away, gpu_map) if away else None
+            with self.part("restore"):
+                refused = self._restore(away, gpu_map) if away else None
         except GpuMemoryShort as why:  # they stay suspended; those that are only locked need not
             short = why
         else:
@@ -185,7 +190,8 @@ class CudaTree:
             raise self._translated(refused, mapped=mapped) from refused
         if refused:
             back |= {one.pid: one.after or CudaState.NONE for one in refused.failed}
-        stuck = self._unlock(back)
+        with self.part("unlock"):
+            stuck = self._unlock(back)
         if short:
             raise short
         if wrong := refused or stuck or silent:

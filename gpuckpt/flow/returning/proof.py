@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 from gpuckpt.errors import CudaCallFailed, NoSuchProcess, Stopped
 from gpuckpt.flow.gpu.memory import shrunk
 from gpuckpt.flow.returning import doubts
+from gpuckpt.flow.returning.motion import Motion
 from gpuckpt.model import blocker
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from gpuckpt.flow.work.interrupts import Interrupts
     from gpuckpt.flow.work.toolbox import Toolbox
@@ -33,8 +34,12 @@ class Proof:
         manifest: Manifest,
         interrupts: Interrupts,
         gpu_map: Mapping[str, str] = MappingProxyType({}),
+        moved: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take what was recorded as the truth to compare with; `gpu_map` says what moved."""
+        """Take what was recorded as the truth to compare with.
+
+        `gpu_map` says what is on another GPU; `moved` is told when the job was seen to move.
+        """
         self._map = gpu_map
         self._uses: tuple[GpuUse, ...] = ()
         self._tools = tools
@@ -42,6 +47,7 @@ class Proof:
         self._interrupts = interrupts
         self._refs: dict[int, ProcessRef] = {}
         self.doubts: list[Finding] = []
+        self.motion = Motion(tools, tuple(one.pid for one in manifest.tree), moved)
         self.progress = ""
 
     def exact(self) -> list[Finding]:
@@ -74,13 +80,14 @@ class Proof:
         """
         before = doubts.moment(self._tools, self._manifest)
         ends = time.monotonic() + seconds
-        while time.monotonic() < ends:
+        self.motion.look()
+        while (left := ends - time.monotonic()) > 0:
             self._interrupts.check()
-            time.sleep(min(0.1, max(0.0, ends - time.monotonic())))
+            self.motion.wait(left)
         if wrong := self.look():
             return wrong
         after = doubts.moment(self._tools, self._manifest)
-        self.progress = "ran" if doubts.ran(before, after) else "idle"
+        self.progress = "ran" if self.motion.moved or doubts.ran(before, after) else "idle"
         try:
             tree = self._tools.proc.tree(self._manifest.root_pid)
         except NoSuchProcess:  # this very moment
@@ -149,6 +156,7 @@ class Proof:
             except Stopped:
                 self._interrupts.check()
                 raise
+            self.motion.look()
             if not answer:
                 return []
             if time.monotonic() >= ends:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from gpuckpt.flow.sight.tcp import still_inside
 from gpuckpt.flow.taking import carry, records
+from gpuckpt.flow.work import spans
 from gpuckpt.image.pack import Packer
 
 if TYPE_CHECKING:
     from gpuckpt.flow.request import DumpRequest
     from gpuckpt.flow.taking.hands import Taking
     from gpuckpt.flow.work.operation import Operation
-    from gpuckpt.flow.work.receipt import CountedStep
+    from gpuckpt.flow.work.receipt import CountedStep, Stages
     from gpuckpt.image.manifest import Manifest
     from gpuckpt.image.stage import Stage
     from gpuckpt.model import CarriedFile
@@ -27,7 +28,7 @@ class Commit:
     """What makes an image of a stage.
 
     `step` is the one that counts what comes in. `manifest` is there once the image is; `tree` are
-    those that were frozen for it; `done` is when it was made.
+    those that were frozen for it.
     """
 
     def __init__(
@@ -35,10 +36,9 @@ class Commit:
     ) -> None:
         """Nothing is committed yet."""
         self.stage = stage
-        self.step: CountedStep | None = None
+        self.step: CountedStep | Stages | None = None
         self.manifest: Manifest | None = None
         self.tree = taking.sight.tree
-        self.done = 0.0
         self._operation = operation
         self._tools = operation.tools
         self._record = operation.record
@@ -66,14 +66,16 @@ class Commit:
         carried = self._carry(opened, packer)
         with self._record.phase("commit", str(self._taking.sight.output), stoppable=False):
             self._taking.note("commit")
-            known = self._known_of(packer, opened, carried)
-            files = packer.finish()
+            with self._record.part("facts"):
+                known = self._known_of(packer, opened, carried)
+            with self._record.part("drain"):
+                files = packer.finish()
             self._operation.interrupts.check()
             carry.unlink(self._tools, carried)
             manifest = records.completed(known, files, self._record.receipt())
             self.stage.commit(manifest)
             self.manifest = manifest
-        self.done = self._record.now
+        self._record.event(spans.COMMITTED)
 
     def take_back(self) -> None:
         """Make a stage of the image again.
@@ -82,6 +84,7 @@ class Commit:
             WriteFailed: the image is still there.
         """
         self.stage.uncommit()
+        self._record.forget(spans.COMMITTED)
         self.manifest = None
 
     def _known_of(

@@ -24,7 +24,7 @@ from gpuckpt.flow.gpu.tree import CudaTree
 from gpuckpt.flow.leftovers.found import linked
 from gpuckpt.flow.leftovers.recover import recover, tree_of
 from gpuckpt.flow.sight.look import look
-from gpuckpt.flow.work import hugepages
+from gpuckpt.flow.work import hugepages, spans
 from gpuckpt.flow.work.journal import noun
 from gpuckpt.flow.work.quiescing import agree, go_on, rest, still_quiet
 from gpuckpt.flow.work.undo import Undo
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 class Taking:
     """A tree that is worked on.
 
-    `sight` is what is known of it by now, `frozen_from` is when it came to stand still, `findings`
-    what the result has to tell. `quiesced` are the processes that were asked to let go at a step,
-    `unmoved` tells which of them did not go on when they were told to.
+    `sight` is what is known of it by now, `findings` what the result has to tell. `quiesced` are
+    the processes that were asked to let go at a step, `unmoved` tells which of them did not go on
+    when they were told to.
     """
 
     def __init__(self, operation: Operation, sight: Sight, image: str = "") -> None:
@@ -50,9 +50,9 @@ class Taking:
         self.cuda = CudaTree(
             operation.tools, operation.interrupts, sight.cuda, note=operation.record.reporter.note
         )
+        self.cuda.part = operation.record.part
         self.undo = Undo()
         self.findings = [one for one in sight.findings if not one.blocks]
-        self.frozen_from = 0.0
         self._inherited: frozenset[DeviceUse] = frozenset()
         self.quiesced: tuple[int, ...] = ()
         self.unmoved: list[Finding] = []
@@ -98,7 +98,7 @@ class Taking:
         with self._record.phase("quiesce", _ranks(pids)) as step:
             self.undo.add("processes stand at a step", self._must_go_on)
             at = agree(self._tools, self._operation.interrupts, pids, timeout)
-            self.frozen_from = self._record.now
+            self._record.event(spans.AT_REST)
             step.say(f"{_ranks(pids)} at step {at}")
             rest(self._tools, self._operation.interrupts, pids, at, timeout)
 
@@ -132,7 +132,7 @@ class Taking:
             hugepages.begin(self._operation, self, self.undo, gpu=bool(self.cuda.pids))
         self.undo.add("the job does not run", self._check_running)
         self.undo.add("GPU state is not back", self._bring_back)
-        self.frozen_from = self.frozen_from or self._record.now
+        self._record.event(spans.LOCK)
         with self._record.phase("lock", _pids(self.cuda.pids)) as step:
             self.note("lock")
             rounds = step.rounds = self.cuda.lock(lock_timeout, self.relist, self._joined)
@@ -163,9 +163,11 @@ class Taking:
             with self._record.phase("gpu-in", "GPU memory back", stoppable=False) as step:
                 self._bring_back()
                 step.advance(self.cuda.bytes)
+            self._record.event(spans.UNLOCKED)
         if self.quiesced:
             with self._record.phase("resume", _ranks(self.quiesced), stoppable=False):
                 self.unmoved = go_on(self._tools, self.quiesced)
+            self._record.event(spans.RESUMED)
 
     def _must_go_on(self) -> None:
         if found := go_on(self._tools, self.quiesced):

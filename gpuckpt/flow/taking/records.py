@@ -23,7 +23,8 @@ from gpuckpt.image.manifest import (
 )
 from gpuckpt.image.needs import needs
 from gpuckpt.image.renumber import renumbered
-from gpuckpt.model import CudaState, Receipt
+from gpuckpt.model import CudaState
+from gpuckpt.timing import Receipt
 from gpuckpt.tools import criuimage
 from gpuckpt.tools.environment import IDENTITY
 
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
         Process,
         Tree,
     )
-    from gpuckpt.timing import Receipt
     from gpuckpt.tools.openfiles import OpenFiles
     from gpuckpt.tools.surroundings import Surroundings
 

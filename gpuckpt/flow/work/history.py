@@ -29,7 +29,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One finished operation. Sizes in bytes, 0 where it has none; times in seconds.
 
     `outcome` is "done", or the name of the error it ended with. `cuda` counts the processes with
-    CUDA among `processes`; `expected` is the pause that was forecast for it, None if none was.
+    CUDA among `processes`; `expected` is what was forecast for it, None if nothing was: the pause
+    of a dump, the seconds until it runs of a restore. `image` is where the image was, by
+    `image_id` it is known.
     """
 
     operation: str
@@ -46,6 +48,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     pause: float = 0.0
     expected: float | None = None
     outcome: str = DONE
+    image_id: str = ""
+    image: str = ""
+
+    @property
+    def took(self) -> float | None:
+        """What became of what was `expected`; None if that was never reached."""
+        if self.operation == "restore":
+            return self.receipt.interval("runs")
+        return self.pause or None
 
 
 class History:
@@ -94,6 +105,7 @@ def record_of(manifest: Manifest, receipt: Receipt) -> Record:
         cuda=len(manifest.cuda),
         host=manifest.host.hostname,
         driver=manifest.nvidia.driver if manifest.nvidia else "",
+        image_id=manifest.image_id,
     )
 
 

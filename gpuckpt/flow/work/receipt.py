@@ -55,6 +55,7 @@ class CountedStep:
 class _Open:
     """A phase that has begun; times in microseconds since the operation's start."""
 
+    number: int
     name: str
     inside: str
     begun: int
@@ -86,7 +87,7 @@ class Recorder:
         self._zero = time.monotonic_ns()
         self._lock = threading.Lock()
         self._open: list[_Open] = []
-        self._phases: list[Phase] = []
+        self._phases: dict[int, Phase] = {}  # by the order in which they began
         self._events: dict[str, int] = {}
         self._reasons: dict[str, str] = {}
         self._foreign: list[Foreign] = []
@@ -140,6 +141,11 @@ class Recorder:
         with self._lock:
             self._events.setdefault(name, now)
 
+    def forget(self, name: str) -> None:
+        """Know that something was taken back."""
+        with self._lock:
+            self._events.pop(name, None)
+
     def missed(self, event: str, reason: str) -> None:
         """Know why something will not happen."""
         self._reasons[event] = reason
@@ -155,8 +161,8 @@ class Recorder:
         """
         now = self._now()
         with self._lock:
-            running = [one.phase(now, running=True) for one in self._open]
-            phases = sorted((*self._phases, *running), key=lambda one: one.started)
+            running = {one.number: one.phase(now, running=True) for one in self._open}
+            phases = [phase for _, phase in sorted((self._phases | running).items())]
             events = dict(self._events)
         return Receipt(
             operation=self._operation,
@@ -176,14 +182,15 @@ class Recorder:
     def _begin(self, name: str, step: CountedStep, *, beside: bool) -> _Open:
         with self._lock:
             around = next((one.name for one in reversed(self._open) if one.inside != BESIDE), "")
-            one = _Open(name, BESIDE if beside else around, self._now(), step)
+            number = len(self._open) + len(self._phases)
+            one = _Open(number, name, BESIDE if beside else around, self._now(), step)
             self._open.append(one)
         return one
 
     def _end(self, one: _Open) -> None:
         with self._lock:
             self._open.remove(one)
-            self._phases.append(one.phase(self._now()))
+            self._phases[one.number] = one.phase(self._now())
 
 
 class Stages:
@@ -194,7 +201,7 @@ class Stages:
 
     def __init__(self, record: Recorder) -> None:
         """Begin none yet."""
-        self._record = record
+        self.record = record
         self._lock = threading.RLock()
         self._phase: AbstractContextManager[CountedStep] | None = None
         self._step: CountedStep | None = None
@@ -214,8 +221,13 @@ class Stages:
             if self._closed:
                 return
             self._end(None, None, None)
-            self._phase = self._record.phase(name, detail, total, stoppable=False)
+            self._phase = self.record.phase(name, detail, total, stoppable=False)
             self._step = self._phase.__enter__()
+
+    def end(self) -> None:
+        """End what runs; another may begin later."""
+        with self._lock:
+            self._end(None, None, None)
 
     def advance(self, amount: int) -> None:
         """Add bytes to what runs now."""
