@@ -61,6 +61,7 @@ def _block(block: Block) -> Iterator[str]:
             for check in block.checks:
                 yield f"{check.word} {check.id}: {_with_remedy(check.text, check.remedy)}"
         case Timeline():
+            yield f"{block.heading}:"
             yield from _table(_phases(block))
         case Verbatim():
             yield f"{block.heading}:"
@@ -85,14 +86,20 @@ def _table(table: Table) -> Iterator[str]:
 
 
 def _phases(block: Timeline) -> Table:
-    rows = tuple(
+    receipt = block.receipt
+    rows = [
         (
             phase.name,
             f"{phase.started:.3f}",
             f"{phase.seconds:.3f}",
             units.size(phase.bytes) if phase.bytes else "",
+            units.rate(phase.bytes, phase.seconds),
+            phase.inside,
         )
-        for phase in block.receipt.phases
-    )
-    columns = (f"{block.receipt.operation} PHASE".upper(), "START S", "SECONDS", "BYTES")
-    return Table(block.heading, columns, rows, right=frozenset({1, 2, 3}))
+        for phase in receipt.phases
+    ]
+    rows.append(("unaccounted", "", f"{receipt.rest:.3f}", "", "", ""))
+    rows.append(("all", f"{0:.3f}", f"{receipt.seconds:.3f}", "", "", ""))
+    head = f"{receipt.operation} PHASE".upper()
+    columns = (head, "START S", "SECONDS", "BYTES", "RATE", "INSIDE")
+    return Table(block.heading, columns, tuple(rows), right=frozenset({1, 2, 3, 4}))

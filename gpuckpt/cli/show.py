@@ -3,31 +3,78 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from gpuckpt.cli import describe, gpus, units
+import typer
+
+from gpuckpt.cli import describe, gpus, timeline, units, values
 from gpuckpt.cli.context import Application
-from gpuckpt.cli.options import ImageFolder
+from gpuckpt.cli.options import option
 from gpuckpt.cli.page import Fields, Next, Outcome, Page, Paragraph, Table, Timeline, Tone
+from gpuckpt.cli.suggest import images
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpuckpt.cli.page import Block
     from gpuckpt.flow.show import ShowResult
+    from gpuckpt.flow.work.history import Record
     from gpuckpt.image.manifest import Manifest
 
 _MOST_FILES = 12
+_MOST_RECEIPTS = 6
+
+Shown = Annotated[
+    Path,
+    typer.Argument(
+        metavar="IMAGE",
+        help="The folder of the image; with --timeline also the file of a receipt.",
+        parser=values.path("IMAGE"),
+        autocompletion=images,
+    ),
+]
+Drawn = Annotated[
+    bool,
+    option(
+        "--timeline",
+        help="Show how the dump went, and the restores made here: phases, pauses, waits.",
+    ),
+]
 
 
-def show(app: Application, image: ImageFolder) -> int:
+def show(app: Application, image: Shown, *, timeline: Drawn = False) -> int:
     """Show what an image holds and what its restore needs.
 
     Works for images this gpuckpt could not restore, too.
     """
+    from gpuckpt.flow.show import receipt
     from gpuckpt.flow.show import show as look
 
-    return app.show(outcome(look(image)))
+    if timeline and image.is_file():
+        return app.show(receipts(image, (receipt(image),)))
+    result = look(image, app.state_dir)
+    if timeline:
+        return app.show(receipts(result.path, result.records, result))
+    return app.show(outcome(result))
+
+
+def receipts(path: Path, records: tuple[Record, ...], result: ShowResult | None = None) -> Outcome:
+    """Draw receipts; of many the newest."""
+    shown = records[-_MOST_RECEIPTS:]
+    if (first := records[0]) not in shown:  # the dump itself
+        shown = (first, *shown[1:])
+    blocks = [block for one in shown for block in timeline.of_record(one)]
+    if more := len(records) - len(shown):
+        blocks.append(Paragraph(f"and {more} more: --json lists all"))
+    payload = {
+        "path": path,
+        "unknown_needs": result.unknown_needs if result else (),
+        "manifest": result.manifest if result else None,
+        "receipts": records,
+    }
+    quiet = result.manifest.image_id if result else ""
+    return Outcome(payload, Page("", Tone.NEUTRAL, tuple(blocks)), quiet=quiet)
 
 
 def outcome(result: ShowResult) -> Outcome:
@@ -48,6 +95,7 @@ def outcome(result: ShowResult) -> Outcome:
             "path": result.path,
             "unknown_needs": result.unknown_needs,
             "manifest": manifest,
+            "receipts": result.records,
         },
         page=Page("", Tone.NEUTRAL, tuple(blocks)),
         quiet=manifest.image_id,

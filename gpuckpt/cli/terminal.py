@@ -25,6 +25,7 @@ from gpuckpt.cli.page import (
     Tone,
     Verbatim,
 )
+from gpuckpt.timing import BESIDE
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -48,6 +49,7 @@ _INDENT = 2
 _BELOW = 3
 _NAMES = 5
 _ALIKE = 3
+_NUMBERS, _RATE, _WITH_RATES = 26, 14, 100
 _NARROWEST_BAR = 10
 _WIDEST_BAR = 48
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -238,25 +240,43 @@ def _checks(screen: Console, block: Checks) -> Grid:
 
 
 def _timeline(screen: Console, block: Timeline) -> Grid:
-    phases = block.receipt.phases
-    names = max((len(phase.name) for phase in phases), default=0)
-    room = screen.width - names - 34
+    """Draw a bar for each phase; what is inside another stands indented, and dim."""
+    receipt = block.receipt
+    phases = receipt.phases
+    depths = _depths(phases)
+    last = "unaccounted"
+    names = max([len(last), *(len(one.name) + 2 * depth for one, depth in depths)])
+    wide = screen.width >= _WITH_RATES
+    room = screen.width - names - (_NUMBERS + _RATE if wide else _NUMBERS)
     width = max(_NARROWEST_BAR, min(_WIDEST_BAR, room))
-    whole = max([block.receipt.seconds, *(phase.started + phase.seconds for phase in phases)])
+    whole = max([receipt.seconds, *(one.started + one.seconds for one in phases)])
     grid = _grid()
     grid.add_column(no_wrap=True)
-    grid.add_column(no_wrap=True, style="cyan")
-    for _ in range(2):
+    grid.add_column(no_wrap=True)
+    for _ in range(3 if wide else 2):
         grid.add_column(justify="right", no_wrap=True)
-    for phase in phases:
-        grid.add_row(
-            units.printable(phase.name),
-            bar(phase, whole, width, fine=fancy(screen)),
-            units.seconds(phase.seconds),
-            units.size(phase.bytes) if phase.bytes else "",
+    for one, depth in depths:
+        drawn = Text(
+            bar(one, whole, width, fine=fancy(screen)), style="dim cyan" if depth else "cyan"
         )
-    grid.add_row(Text("all", style="dim"), "", units.seconds(block.receipt.seconds), "")
+        cells = [units.seconds(one.seconds), units.size(one.bytes) if one.bytes else ""]
+        cells += [units.rate(one.bytes, one.seconds)] if wide else []
+        name = Text("  " * depth + units.printable(one.name), style="dim" if depth else "")
+        grid.add_row(name, drawn, *cells)
+    grid.add_row(Text(last, style="dim"), "", units.seconds(receipt.rest))
+    grid.add_row(Text("all", style="dim"), "", units.seconds(receipt.seconds))
     return grid
+
+
+def _depths(phases: tuple[Phase, ...]) -> list[tuple[Phase, int]]:
+    """Return each phase with how many it is inside of; a name may come more than once."""
+    found: list[tuple[Phase, int]] = []
+    known: dict[str, int] = {BESIDE: 0}
+    for one in phases:
+        depth = known.get(one.inside, 0) + 1 if one.inside else 0
+        known[one.name] = depth
+        found.append((one, depth))
+    return found
 
 
 def bar(phase: Phase, whole: float, width: int, *, fine: bool) -> str:

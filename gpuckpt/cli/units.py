@@ -43,6 +43,11 @@ def ratio(raw: int, stored: int) -> str:
     return f"{raw / stored:.1f}" if stored > 0 else ""
 
 
+def percent(share: float) -> str:
+    """Return a difference in whole percent, with its sign: `+10 %`."""
+    return f"{round(share * 100):+d} %"
+
+
 def count(number: int, noun: str, plural: str = "") -> str:
     """Return a number with its noun: `1 process`, `3 processes`."""
     return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"

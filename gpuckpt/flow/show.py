@@ -7,32 +7,80 @@ does not know.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+import msgspec
+
+from gpuckpt.errors import UsageError
+from gpuckpt.flow.work.history import History, Record, record_of
+from gpuckpt.image import wire
 from gpuckpt.image.manifest import unknown_needs
 from gpuckpt.image.store import Image
+from gpuckpt.timing import Receipt
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuckpt.image.manifest import Manifest
 
+_LARGEST_RECEIPT: Final = 8 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class ShowResult:
-    """An image's manifest; `unknown_needs` are why this gpuckpt could not restore it."""
+    """An image's manifest; `unknown_needs` are why this gpuckpt could not restore it.
+
+    `records` tell how its dump and its restores went, as far as this host knows, oldest first.
+    """
 
     manifest: Manifest
     path: Path
     unknown_needs: tuple[str, ...]
+    records: tuple[Record, ...] = ()
 
 
-def show(path: Path) -> ShowResult:
-    """Read the manifest of an image.
+def show(path: Path, state_dir: Path | None = None) -> ShowResult:
+    """Read the manifest of an image, and what the state directory knows of it.
 
     Raises:
         ImageError: there is no image, or its manifest cannot be read.
         NotPrivileged: this user may not read it.
     """
     with Image.open(path, trust=False) as image:
-        return ShowResult(image.manifest, image.path, unknown_needs(image.manifest))
+        manifest = image.manifest
+        known = History(state_dir).of_image(manifest.image_id) if state_dir is not None else ()
+        if not any(one.operation == "dump" for one in known):
+            known = (record_of(manifest, manifest.receipt), *known)
+        return ShowResult(manifest, image.path, unknown_needs(manifest), known)
+
+
+def receipt(path: Path) -> Record:
+    """Read a receipt: one of the state directory, or what a command printed with --json.
+
+    Raises:
+        UsageError: it cannot be read, or holds none.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_LARGEST_RECEIPT)
+    except OSError as why:
+        raise UsageError(f"{path} cannot be read: {why.strerror}") from why
+    try:
+        plain = msgspec.json.decode(raw)
+        if flaw := next(wire.flaws(plain), None):
+            raise UsageError(f"{path} holds no receipt that can be trusted: {flaw}")
+        return _record(plain)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as why:
+        raise UsageError(f"{path} holds no receipt: {why}") from why
+
+
+def _record(plain: object) -> Record:
+    """Return what is in a record, in the envelope of a command, or in a receipt alone."""
+    if isinstance(plain, dict) and isinstance(plain.get("result"), dict):
+        plain = plain["result"]
+    if isinstance(plain, dict) and "receipt" in plain and "operation" in plain:
+        return msgspec.convert(plain, Record)
+    if isinstance(plain, dict) and "receipt" in plain:
+        plain = plain["receipt"]
+    found = msgspec.convert(plain, Receipt)
+    return Record(operation=found.operation, started=found.started, receipt=found)

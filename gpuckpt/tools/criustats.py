@@ -21,7 +21,7 @@ DUMP: Final = "stats-dump"
 RESTORE: Final = "stats-restore"
 
 _STATS: Final = 0x57093306
-_CLOCK: Final = "gettimeofday of CRIU"
+_CLOCK: Final = "gettimeofday"
 _TIMES: Final = {
     DUMP: {1: "freezing", 2: "frozen", 3: "memdump", 4: "memwrite"},
     RESTORE: {3: "forking", 4: "restore"},

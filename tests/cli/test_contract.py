@@ -97,7 +97,7 @@ RESULTS = {
         "receipt",
     },
     "verify": {"image", "image_id", "files", "bytes", "raw_bytes", "seconds"},
-    "show": {"path", "unknown_needs", "manifest"},
+    "show": {"path", "unknown_needs", "manifest", "receipts"},
     "jobs": {"jobs"},
     "doctor": {"checks"},
     "status": {

@@ -15,6 +15,7 @@ import msgspec
 from gpuckpt.timing import Receipt
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from gpuckpt.image.manifest import Manifest
@@ -82,12 +83,19 @@ class History:
 
     def records(self) -> tuple[Record, ...]:
         """Return every record that can be read, oldest first."""
-        found = []
+        return tuple(self._records(b""))
+
+    def of_image(self, image_id: str) -> tuple[Record, ...]:
+        """Return the records of an image's dump, and of its restores, oldest first."""
+        found = self._records(image_id.encode())
+        return tuple(one for one in found if one.image_id == image_id)
+
+    def _records(self, with_: bytes) -> Iterator[Record]:
         with suppress(OSError):
             for path in sorted(self._folder.glob("*.json")):
                 with suppress(OSError, msgspec.MsgspecError):
-                    found.append(msgspec.json.decode(path.read_bytes(), type=Record))
-        return tuple(found)
+                    if with_ in (raw := path.read_bytes()):
+                        yield msgspec.json.decode(raw, type=Record)
 
 
 def record_of(manifest: Manifest, receipt: Receipt) -> Record:

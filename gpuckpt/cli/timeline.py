@@ -1,0 +1,71 @@
+"""What a receipt tells people: its phases over time, its intervals, who waited for whom."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuckpt.cli import units
+from gpuckpt.cli.page import Fields, Table, Timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuckpt.cli.page import Block
+    from gpuckpt.flow.work.history import Record
+    from gpuckpt.timing import Foreign, Interval, Receipt
+
+
+def of_record(record: Record) -> Iterator[Block]:
+    """Draw what was kept of an operation."""
+    head = f"{record.operation} of {record.started}: {record.outcome}"
+    yield from of_receipt(record.receipt, head)
+    if told := forecast(record.expected, record.took):
+        yield Fields((("forecast", told),))
+
+
+def of_receipt(receipt: Receipt, head: str) -> Iterator[Block]:
+    """Draw a receipt below `head`."""
+    yield Timeline(head, receipt)
+    if receipt.intervals:
+        rows = tuple(map(_interval, receipt.intervals))
+        yield Table("", ("INTERVAL", "SECONDS", "FROM", "TO"), rows, right=frozenset({1}))
+    waits = tuple(_waits(receipt))
+    if waits:
+        columns = ("WAITED", "SECONDS", "THREADS", "IN", "FOR")
+        yield Table("", columns, waits, right=frozenset({1, 2}))
+    if receipt.foreign:
+        yield Fields(tuple((f"{one.whose} says", _foreign(one)) for one in receipt.foreign))
+
+
+def forecast(expected: float | None, took: float | None) -> str:
+    """Return what was expected and what became of it, empty where one is not known."""
+    if not expected or took is None:
+        return ""
+    off = units.percent(took / expected - 1)
+    return f"expected {units.seconds(expected)}, took {units.seconds(took)} ({off})"
+
+
+def lately(median: float, count: int) -> str:
+    """Return how far forecasts have been off, in words."""
+    if not count:
+        return ""
+    return f"lately off by {units.percent(median)}, the median of {count}"
+
+
+def _interval(one: Interval) -> tuple[str, ...]:
+    if one.seconds is None:
+        return (one.name, "", one.begin, f"{one.end}: {one.reason}")
+    return (one.name, units.seconds(one.seconds), one.begin, one.end)
+
+
+def _waits(receipt: Receipt) -> Iterator[tuple[str, ...]]:
+    for phase in receipt.phases:
+        for one in phase.waits:
+            yield one.who, units.seconds(one.seconds), str(one.threads), phase.name, one.on
+
+
+def _foreign(one: Foreign) -> str:
+    """Return in one line what belongs in no sum with ours."""
+    times = [f"{name} {units.seconds(value)}" for name, value in one.seconds.items()]
+    counts = [f"{value} {name.replace('_', ' ')}" for name, value in one.counts.items()]
+    return f"{', '.join((*times, *counts))}; its own clock: {one.clock}"
