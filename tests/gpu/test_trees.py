@@ -29,10 +29,10 @@ def test_torchrun_with_gloo_is_bitwise_equal(stage: Stage) -> None:
     stage.stays_bitwise_equal(training, 4, STEPS)
 
 
-# Kernels of several processes that take turns on one GPU and poll memory of the host: with driver
-# 580.159 they fail soon after the state is back, and nothing is seen beforehand. On two GPUs they
-# go on (tests/gpu2).
-@pytest.mark.xfail(reason="LAUNCH_FAILED some time after the driver's restore", strict=False)
+# Kernels of several processes that take turns on one GPU and poll memory of the host: driver 580
+# cannot switch between them any more once it has restored them (Xid 109, CTX SWITCH TIMEOUT, 5 s
+# later), and nothing is seen beforehand. On two GPUs they go on (tests/gpu2).
+@pytest.mark.xfail(reason="Xid 109 some seconds after the driver's restore", strict=False)
 @pytest.mark.parametrize(("ranks", "dumps"), [(2, 20), (4, 6)])
 def test_kernels_that_wait_for_each_other(stage: Stage, ranks: int, dumps: int) -> None:
     """A rank whose peer is locked cannot be locked: each of many dumps in a row finds a way."""
