@@ -1,6 +1,6 @@
 """Lets `python -m gpuckpt` run the command line."""
 
-from gpuckpt.cli.main import main
+from gpuckpt.cli.start import main
 
 if __name__ == "__main__":
     main()

@@ -26,6 +26,7 @@ from gpuckpt.cli.gc import gc
 from gpuckpt.cli.jobs import jobs
 from gpuckpt.cli.options import AsJson, Progress, Quiet, Verbose
 from gpuckpt.cli.plan import plan
+from gpuckpt.cli.reading import Command, Group
 from gpuckpt.cli.rehearse import rehearse
 from gpuckpt.cli.repair import repair
 from gpuckpt.cli.restore import restore
@@ -117,11 +118,12 @@ def build(*, plain: bool) -> typer.Typer:
         rich_markup_mode=None if plain else "rich",
         pretty_exceptions_enable=False,
     )
-    app.callback(invoke_without_command=True, help=_prose(_root))(_root)
+    app.callback(cls=Group, invoke_without_command=True, help=_prose(_root))(_root)
     for name, handler in COMMANDS.items():
         # what follows the job's program is the job's own, whatever it looks like
         own = {"allow_interspersed_args": False} if handler is run else None
-        app.command(name, help=_prose(handler), context_settings=own)(_parsed(name, handler))
+        add = app.command(name, cls=Command, help=_prose(handler), context_settings=own)
+        add(_parsed(name, handler))
     return app
 
 

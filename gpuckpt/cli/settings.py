@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuckpt.cli.values import TRUE
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
 STATE_DIR = Path("/var/lib/gpuckpt")
 
 
@@ -51,7 +52,7 @@ def state_dir() -> Path:
 
 
 def _set(variable: str) -> bool:
-    return os.environ.get(variable, "").lower() in _TRUE
+    return os.environ.get(variable, "").lower() in TRUE
 
 
 def _after(words: list[str], option: str) -> str:

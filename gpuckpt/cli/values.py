@@ -18,6 +18,8 @@ from gpuckpt.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
+_FALSE = frozenset({"", "0", "false", "f", "no", "n", "off"})
 LARGEST_PID = 4_194_304  # PID_MAX_LIMIT of 64-bit kernels
 _WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)
 _LABEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
@@ -49,6 +51,18 @@ def pid(text: str) -> int:
     if number > LARGEST_PID:
         raise refuse("PID", f"{number} is larger than any pid Linux gives ({LARGEST_PID})", hint)
     return number
+
+
+def switch(option: str) -> Callable[[str], bool]:
+    """Return a reader of yes and no, as the environment has them for a flag."""
+
+    def read(text: str) -> bool:
+        word = text.strip().lower()
+        if word not in TRUE and word not in _FALSE:
+            raise refuse(option, f"{text!r} is neither yes nor no", "Write 1 or 0.")
+        return word in TRUE
+
+    return read
 
 
 def seconds(option: str, *, zero: bool) -> Callable[[str], float]:
