@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from gpuckpt.cli import describe, values
+from gpuckpt.cli import describe, timeline, values
 from gpuckpt.cli.context import Application
 from gpuckpt.cli.options import (
     FileLocks,
@@ -91,6 +91,8 @@ def outcome(result: DumpResult) -> Outcome:
         ("size", describe.sizes(manifest)),
         ("pause", describe.pause(result.pause, running=result.running)),
     ]
+    if told := timeline.forecast(result.expected, result.pause):
+        rows.append(("forecast", told))
     if lock := describe.lock(result.receipt, len(manifest.cuda)):
         rows.append(("lock", lock))
     warnings = (Findings(result.findings),) if result.findings else ()

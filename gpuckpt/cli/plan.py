@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuckpt.cli import describe, gpus, preview, units, values
+from gpuckpt.cli import describe, gpus, preview, timeline, units, values
 from gpuckpt.cli.context import Application
 from gpuckpt.cli.options import (
     FileLocks,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _MOST_ROWS = 10  # eight ranks, their launcher, and one more
 _FEW = 2
+_WORTH_A_LINE = 0.02
 _ROLES = ("CUDA", "GPU files", "plain")
 _LONGEST_COMMAND = 40  # one line each at 80 columns
 _BESIDE_A_UUID = 29
@@ -168,11 +169,12 @@ def _forecast(known: Forecast, cuda: int) -> Table:
         rows.append(("host memory", units.size(known.memory.value), have))
         basis = f"{units.count(cuda, 'process', 'processes')}, before the pause; "
         rows.append(("attach", units.seconds(known.attach.value), basis + known.attach.basis))
-    rows.append(("pause", units.seconds(known.pause), "the sum of"))
+    said = timeline.lately(known.lately)
+    rows.append(("pause", units.seconds(known.pause), "the sum of" + (said and f"; {said}")))
     rows += [
         (f"  {name}", units.seconds(part.value), part.basis)
         for name, part in known.parts.items()
-        if part.value
+        if part.value > known.pause * _WORTH_A_LINE
     ]
     return Table("", ("FORECAST", "", "BASIS"), tuple(rows), right=frozenset({1}))
 
@@ -197,6 +199,7 @@ def _numbers(known: Forecast) -> dict[str, object]:
         "write_speed": known.write_speed,
         "attach": known.attach,
         "pause": {"value": known.pause, "parts": known.parts},
+        "lately": known.lately,
     }
 
 

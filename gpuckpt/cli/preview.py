@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuckpt.cli import describe, gpus, units
+from gpuckpt.cli import describe, gpus, timeline, units
 from gpuckpt.cli.page import Fields, Findings, Next, Outcome, Page, Tone
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ def outcome(seen: Preview, force: Iterable[str] = (), gpu_map: str | None = None
             "memory_available": seen.facts.host.memory_available,
             "forecast": {
                 "seconds": seen.forecast.seconds,
-                "parts": {"criu": seen.forecast.criu, "gpu-in": seen.forecast.gpu_in},
+                "parts": seen.forecast.parts,
+                "lately": seen.forecast.lately,
             },
             "gpus": gpus.payload(places),
             "thp_helps": seen.thp,
@@ -91,4 +92,6 @@ def _rows(seen: Preview) -> Iterator[tuple[str, str]]:
     parts = f"CRIU {units.seconds(known.criu.value)} ({known.criu.basis})"
     if known.gpu_in.value:
         parts += f", GPU {units.seconds(known.gpu_in.value)} ({known.gpu_in.basis})"
-    yield "forecast", f"{units.seconds(known.seconds)} until it runs: {parts}"
+    said = timeline.lately(known.lately)
+    told = f"{units.seconds(known.seconds)} until it runs: {parts}"
+    yield "forecast", told + (said and f"; {said}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from gpuckpt.cli import describe, preview, units, values
+from gpuckpt.cli import describe, preview, timeline, units, values
 from gpuckpt.cli.context import Application
 from gpuckpt.cli.options import (
     GpuMap,
@@ -157,6 +157,10 @@ def outcome(result: RestoreResult, job_exit: int | None = None) -> Outcome:
         ("image", str(result.image)),
         ("took", units.seconds(result.receipt.seconds)),
     ]
+    if told := timeline.reached(result.receipt):
+        rows.append(("after", told))
+    if told := timeline.forecast(result.expected, result.receipt.interval("runs")):
+        rows.append(("forecast", told))
     if result.proved is not None:
         rows.append(("memory", describe.proved(result.proved)))
     if result.progress:
@@ -174,6 +178,7 @@ def outcome(result: RestoreResult, job_exit: int | None = None) -> Outcome:
         "proved": result.proved,
         "findings": result.findings,
         "receipt": result.receipt,
+        "expected": result.expected,
     }
     if job_exit is not None:
         payload["job_exit"] = job_exit

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpuckpt.cli.page import Block
+    from gpuckpt.flow.sight.experience import Lately
     from gpuckpt.flow.work.history import Record
     from gpuckpt.timing import Foreign, Interval, Receipt
 
@@ -45,11 +46,21 @@ def forecast(expected: float | None, took: float | None) -> str:
     return f"expected {units.seconds(expected)}, took {units.seconds(took)} ({off})"
 
 
-def lately(median: float, count: int) -> str:
-    """Return how far forecasts have been off, in words."""
-    if not count:
+def reached(receipt: Receipt) -> str:
+    """Return when a restored job ran, moved and answered, as far as it did."""
+    words = {"runs": "it ran", "first-progress": "was seen to move", "probe-ready": "answered"}
+    return ", ".join(
+        f"{units.seconds(one.seconds)} {words[one.name]}"
+        for one in receipt.intervals
+        if one.seconds is not None and one.name in words
+    )
+
+
+def lately(known: Lately) -> str:
+    """Return how far forecasts have been off, empty if there were none."""
+    if known.median is None:
         return ""
-    return f"lately off by {units.percent(median)}, the median of {count}"
+    return f"lately off by {units.percent(known.median)} (median of {known.count})"
 
 
 def _interval(one: Interval) -> tuple[str, ...]:

@@ -93,6 +93,7 @@ RESULTS = {
         "gpu_map",
         "findings",
         "progress",
+        "expected",
         "proved",
         "receipt",
     },

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec import structs
 
-from gpuckpt.flow.sight.forecast import COMMIT, GPU_OUT, LOCK_MANY, LOCK_ONE, STREAM_MOST, forecast
+from gpuckpt.flow.sight.experience import JUDGED, NEWEST, Lately
+from gpuckpt.flow.sight.forecast import (
+    COMMIT,
+    FREEZE,
+    GPU_OUT,
+    LOCK_MANY,
+    LOCK_ONE,
+    STREAM_MOST,
+    forecast,
+)
 from gpuckpt.flow.work.history import KEPT, History, Record, record_of
 from gpuckpt.model import CudaState, GpuUse
 from gpuckpt.timing import Phase, Receipt
@@ -52,7 +61,7 @@ def test_without_any_experience_everything_is_assumed() -> None:
     assert known.lock.value == LOCK_ONE
     assert known.gpu_out.value == pytest.approx(8 * GIB / GPU_OUT)
     assert known.stream.value == pytest.approx(known.raw.value / STREAM_MOST)
-    parts = (known.lock, known.gpu_out, known.stream, known.commit)
+    parts = (known.lock, known.gpu_out, known.freeze, known.stream, known.commit)
     assert all("assumed" in one.basis for one in parts)
     assert known.pause == pytest.approx(sum(one.value for one in parts))
     assert known.attach.value > 0
@@ -70,16 +79,40 @@ def test_receipts_of_the_same_command_count_most() -> None:
     assert known.stored.basis == "from 1 receipt of this command"
     known = forecast(cuda_facts(), (other,))
     assert known.stored.value == pytest.approx(known.raw.value)
-    assert known.stored.basis == "from 1 receipt"
+    assert known.stored.basis == "from 1 receipt of jobs like it"
+    small = record("small", raw=GIB, stored=GIB, gpu_bytes=GIB)
+    assert forecast(cuda_facts(), (small,)).stored.basis == "from 1 receipt"
+    assert forecast(facts(), (other,)).stored.basis == "from 1 receipt"  # that one had no GPU
+
+
+def test_the_newest_receipts_count_and_one_strange_one_does_not() -> None:
+    """What a job took long ago, on another disk say, is forgotten; a median stays calm."""
+    then = [record(stored=10 * GIB)] * 20
+    now = [record(stored=GIB)] * 7
+    strange = record(stored=10 * GIB)
+    known = forecast(cuda_facts(), (*then, *now, strange))
+    assert known.stored.value == pytest.approx(known.raw.value / 10)
+    assert known.stored.basis == f"from {NEWEST} receipts of this command"
+
+
+def test_a_forecast_says_how_good_forecasts_were() -> None:
+    """The error counts of what was done, whatever the job; the median, and of how many."""
+    assert forecast(cuda_facts(), (record(), record(pause=9.0))).lately == Lately()
+    past = [record("any", pause=pause, expected=10.0) for pause in (9.0, 12.0, 15.0)]
+    past += [record(pause=99.0, expected=1.0, outcome="dump_failed")]
+    assert forecast(cuda_facts(), past).lately == Lately(0.2, 3)
+    past += [record(pause=10.0, expected=10.0)] * JUDGED
+    assert forecast(cuda_facts(), past).lately == Lately(0.0, JUDGED)
 
 
 def test_rates_come_from_receipts() -> None:
     known = forecast(cuda_facts(), (record(), record()))
     assert known.lock.value == 0.3
     assert known.gpu_out.value == pytest.approx(4.0)
-    assert known.gpu_out.basis.startswith("from 2 receipts, 2.1 GB/s")
+    assert known.gpu_out.basis.startswith("from 2 receipts of this command, 2.1 GB/s")
     assert known.stream.value == pytest.approx(known.raw.value / (2 * GIB))
-    assert known.commit.value == pytest.approx(COMMIT + 0.1 * known.stored.value / GIB)
+    assert (known.freeze.value, known.freeze.basis) == (FREEZE, "assumed")
+    assert known.commit.value == 0.5
     assert known.attach.value == pytest.approx(0.3)
 
 

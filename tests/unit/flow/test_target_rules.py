@@ -13,13 +13,14 @@ from gpuckpt.flow.returning.ledger import Restored
 from gpuckpt.flow.returning.target.facts import TargetFacts
 from gpuckpt.flow.returning.target.judge import judge, refusal
 from gpuckpt.flow.returning.target.ports import SeenPort
+from gpuckpt.flow.sight.experience import Lately
 from gpuckpt.flow.sight.forecast import returning
 from gpuckpt.flow.work.history import Record
 from gpuckpt.flow.work.journal import Entry
 from gpuckpt.image import manifest as m
 from gpuckpt.image.outside import ConnectionRecord, ListenerRecord, PythonRecord, RemapRecord
 from gpuckpt.model import HostFacts, NvidiaFacts, ProcessRef, TcpPolicy, Version
-from gpuckpt.timing import Phase, Receipt
+from gpuckpt.timing import Interval, Phase, Receipt
 from gpuckpt.tools.net import PortState
 from gpuckpt.tools.surroundings import Surroundings
 from gpuckpt.tools.unixnames import SocketName
@@ -241,4 +242,11 @@ def test_a_restore_is_forecast_from_what_others_took() -> None:
     learnt = returning(PLAIN, 8, [past])
     assert learnt.gpu_in.value == 1.0
     assert "1 receipt" in learnt.criu.basis
+    assert learnt.checks.value == 0.0
+    assert learnt.seconds == sum(one.value for one in learnt.parts.values())
+    assert learnt.lately == Lately()
+    runs = (Interval("runs", "begun", "released", 4.0), Interval("x", "begun", "y", None, "z"))
+    receipt = replace(receipt, intervals=runs)
+    past = msgspec.structs.replace(past, receipt=receipt, expected=5.0)
+    assert returning(PLAIN, 8, [past]).lately == Lately(-0.2, 1)
     assert returning(msgspec.structs.replace(PLAIN, nvidia=None), 8).gpu_in.value == 0.0
