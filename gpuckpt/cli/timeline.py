@@ -48,7 +48,11 @@ def forecast(expected: float | None, took: float | None) -> str:
 
 def reached(receipt: Receipt) -> str:
     """Return when a restored job ran, moved and answered, as far as it did."""
-    words = {"runs": "it ran", "first-progress": "was seen to move", "probe-ready": "answered"}
+    words = {
+        "runs": "it runs",
+        "first-progress": "was seen to move",
+        "probe-ready": "the probe succeeded",
+    }
     return ", ".join(
         f"{units.seconds(one.seconds)} {words[one.name]}"
         for one in receipt.intervals
@@ -79,4 +83,4 @@ def _foreign(one: Foreign) -> str:
     """Return in one line what belongs in no sum with ours."""
     times = [f"{name} {units.seconds(value)}" for name, value in one.seconds.items()]
     counts = [f"{value} {name.replace('_', ' ')}" for name, value in one.counts.items()]
-    return f"{', '.join((*times, *counts))}; its own clock: {one.clock}"
+    return f"{', '.join((*times, *counts))}; its clock: {one.clock}"
