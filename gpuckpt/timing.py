@@ -19,12 +19,11 @@ BESIDE = "all"
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """How long `who` had nothing to do but to wait `on` somebody; of several threads the sum."""
+    """How long `who` had nothing to do but to wait `on` somebody."""
 
     who: str
     on: str
     seconds: float
-    threads: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,8 @@ class Phase:
 
     `rounds` are the tries that a lock took, 0 for what is done once. `inside` names the phase that
     this is a part of, or is "all" for one that ran beside the others: neither counts in a sum.
-    `running`: it was not over when this was written; `rate` in bytes a second.
+    `running`: it was not over when this was written; `rate` in bytes a second. `work` is for how
+    long threads were at it, all of them together, by what they did.
     """
 
     name: str
@@ -45,6 +45,7 @@ class Phase:
     rate: float = 0.0
     running: bool = False
     waits: tuple[Wait, ...] = ()
+    work: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

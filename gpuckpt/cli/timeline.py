@@ -32,8 +32,9 @@ def of_receipt(receipt: Receipt, head: str) -> Iterator[Block]:
         yield Table("", ("INTERVAL", "SECONDS", "FROM", "TO"), rows, right=frozenset({1}))
     waits = tuple(_waits(receipt))
     if waits:
-        columns = ("WAITED", "SECONDS", "THREADS", "IN", "FOR")
-        yield Table("", columns, waits, right=frozenset({1, 2}))
+        yield Table("", ("WAITED", "SECONDS", "IN", "FOR"), waits, right=frozenset({1}))
+    if work := tuple(_work(receipt)):
+        yield Fields(work)
     if receipt.foreign:
         yield Fields(tuple((f"{one.whose} says", _foreign(one)) for one in receipt.foreign))
 
@@ -76,7 +77,15 @@ def _interval(one: Interval) -> tuple[str, ...]:
 def _waits(receipt: Receipt) -> Iterator[tuple[str, ...]]:
     for phase in receipt.phases:
         for one in phase.waits:
-            yield one.who, units.seconds(one.seconds), str(one.threads), phase.name, one.on
+            yield one.who, units.seconds(one.seconds), phase.name, one.on
+
+
+def _work(receipt: Receipt) -> Iterator[tuple[str, str]]:
+    """Say how busy the threads were: 2.0 s in one second are two cores."""
+    for phase in receipt.phases:
+        if phase.work:
+            told = (f"{name} {units.seconds(spent)}" for name, spent in phase.work.items())
+            yield f"work in {phase.name}", f"{', '.join(told)}, of all threads together"
 
 
 def _foreign(one: Foreign) -> str:

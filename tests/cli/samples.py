@@ -21,6 +21,7 @@ from gpuckpt.flow.sight.plan import refusal
 from gpuckpt.flow.status import Member, StatusResult, Unfinished
 from gpuckpt.flow.trial import Trial
 from gpuckpt.flow.verify import VerifyResult
+from gpuckpt.flow.work.history import Record
 from gpuckpt.flow.work.journal import Entry
 from gpuckpt.image.manifest import (
     DumpOptions,
@@ -43,7 +44,7 @@ from gpuckpt.model import (
     TcpPolicy,
     Version,
 )
-from gpuckpt.timing import Phase, Receipt
+from gpuckpt.timing import Event, Foreign, Interval, Phase, Receipt, Wait
 from gpuckpt.tools.criurun import CriuOptions
 from tests import plan_samples
 
@@ -66,6 +67,32 @@ RECEIPT = Receipt(
         Phase("commit", 15.38, 0.93),
         Phase("end", 16.31, 1.0),
     ),
+)
+
+RECORD = Record(
+    operation="restore",
+    started="2026-07-14T03:09:40Z",
+    receipt=Receipt(
+        "restore",
+        "2026-07-14T03:09:40Z",
+        12.5,
+        (
+            Phase("gates", 0.1, 0.4),
+            Phase("criu", 0.5, 8.0, int(14.5 * GIB), waits=(Wait("CRIU", "storage", 2.5),)),
+            Phase("approve", 8.0, 0.25, inside="criu"),
+            Phase("gpu-in", 8.6, 3.2, 12 * GIB),
+            Phase("tidying", 9.0, 1.0, inside="all"),
+        ),
+        unaccounted=0.9,
+        events=(Event("unlocked", 11.8),),
+        intervals=(
+            Interval("runs", "begun", "unlocked", 11.8),
+            Interval("probe-ready", "begun", "probe-ready", None, "no --probe was given"),
+        ),
+        foreign=(Foreign("criu", "gettimeofday", {"restore": 7.9}, {"pages_restored": 3_700_000}),),
+    ),
+    expected=10.0,
+    outcome="done",
 )
 
 FINDINGS = (

@@ -36,6 +36,7 @@ PAGES = {
     "plan": plan.outcome(samples.outlook()).page,
     "no plan": plan.outcome(samples.outlook(*samples.FINDINGS)).page,
     "show": show.outcome(ShowResult(samples.MANIFEST, samples.IMAGE, ("time-travel",))).page,
+    "timeline": show.receipts(samples.IMAGE, (samples.RECORD,)).page,
 }
 BOXES = re.compile(r"[─-╿▀-▟]")
 
