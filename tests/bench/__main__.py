@@ -10,7 +10,6 @@ import os
 import shlex
 import signal
 import sys
-from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from gpuckpt.tools.criu import find
@@ -26,22 +25,22 @@ if TYPE_CHECKING:
     from tests.bench.options import Options
 
 
-def measured(options: Options) -> Keeper:
-    """Measure all that was asked for; what there is so far if it is interrupted."""
-    with ExitStack() as stack:
-        file = stack.enter_context(options.keep.open("a")) if options.keep else None
+def measured(options: Options) -> bool:
+    """Measure all that was asked for, and print it; whether nothing went wrong."""
+    criu = find(Runner())
+    command = shlex.join(["make", "bench", f"ARGS={shlex.join(sys.argv[1:])}"])
+    about = machine.facts(options.folder, str(criu.version)) | {"repeat with": command}
+    with options.keep.open("w") as file:
         keeper = Keeper(file)
-        criu = find(Runner())
-        command = shlex.join(["make", "bench", f"ARGS={shlex.join(sys.argv[1:])}"])
-        about = machine.facts(options.folder, str(criu.version)) | {"repeat with": command}
         keeper.about(about)
-        say(machine.told(about))
+        say(f"{machine.told(about)}\nall numbers go to {options.keep}")
+        run = Run(options, criu.program, keeper)
         try:
-            Run(options, criu.program, keeper).go()
+            run.go()
         except KeyboardInterrupt:
-            say("interrupted: the tables are of what there is so far")
-        print(report(about, keeper.steps))
-        return keeper
+            run.failed.append("interrupted: the rest of it")
+    print(report(about, keeper.steps, run.failed))
+    return not run.failed
 
 
 def stop(*_: object) -> None:
@@ -54,13 +53,13 @@ def main() -> int:
     options = parse()
     if options.tables_of:
         about, steps = load(options.tables_of)
-        print(report(about, steps))
+        print(report(about, steps, ()))
         return 0
     if os.geteuid() != 0:
         say("the bench needs root, as CRIU does")
         return 1
     signal.signal(signal.SIGTERM, stop)
-    return 0 if measured(options).steps else 1
+    return 0 if measured(options) else 1
 
 
 if __name__ == "__main__":

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 PARTS: Final = ("cases", "growth", "start-up", "gpu")
 WAYS: Final = "gpuckpt,criu,criu-tmpfs,zstd,lz4"
 GPU_WAYS: Final = "gpuckpt,criu-tmpfs,criu,gpuckpt-tmpfs"
+GPU_STEPS: Final = ("pause", "dump", "warm")  # the time of a GPU is dear
+QUICK: Final = {"rounds": 1, "mebibytes": 256, "sizes": "64,128,256", "gib": "0.5"}
+KEEP: Final = "gpuckpt-bench.jsonl"
 WAYS_HELP: Final = (
     "what is compared: gpuckpt, criu, criu and tar with zstd (zstd-3: at that level) or lz4; "
     "-tmpfs: the image in memory; 'gpuckpt --level none / --prove' adds options to dump / restore"
@@ -44,7 +47,8 @@ class Options:
     ways: tuple[str, ...]
     gpu_ways: tuple[str, ...]
     steps: frozenset[str]
-    keep: Path | None
+    gpu_steps: frozenset[str]
+    keep: Path
     tables_of: tuple[Path, ...]
 
 
@@ -57,7 +61,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     add("--parts", help=f"of {','.join(PARTS)}; gpu and start-up where there is a GPU")
     add("--folder", type=Path, default=Path("/var/tmp"), help="where images go")
     add("--rounds", type=int, default=3, help="of everything, one after the other")
-    add("--minutes", type=float, default=90, help="begin no round that would take longer")
+    add("--minutes", type=float, default=90, help="begin nothing that would end later")
     add("--cases", default=",".join(KINDS), help="; ".join(f"{k}: {v}" for k, v in KINDS.items()))
     add("--processes", default="1,4", help="that share the memory")
     add("--mebibytes", type=int, default=2048, help="of memory in a case")
@@ -65,12 +69,14 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     add("--gib", default="1,8,24", help="of training state on the GPU")
     add("--dtypes", default="fp32", help="of the training: fp32, bf16")
     add("--ways", help=f"{WAYS_HELP}; default {WAYS}, on a GPU {GPU_WAYS}")
-    add("--steps", help=f"of {','.join(STEPS)}; dump is always one")
-    add("--keep", type=Path, help="append every number to this file, as JSON lines")
+    add("--steps", help=f"of {','.join(STEPS)}; on a GPU {','.join(GPU_STEPS)} if not said")
+    add("--keep", type=Path, help=f"every number, as JSON lines; default FOLDER/{KEEP}")
     add("--tables-of", type=Path, nargs="+", default=[], help="measure nothing: tables of such")
+    if parser.parse_known_args(arguments)[0].quick:
+        parser.set_defaults(**QUICK)
     asked = parser.parse_args(arguments)
     usual = ("gpu", "start-up") if has_gpu() else ("cases", "growth", "start-up")
-    steps = _words(asked.steps) if asked.steps else STEPS
+    steps = _words(asked.steps) if asked.steps else None
     options = Options(
         parts=("gpu",) if asked.gpu else _words(asked.parts) if asked.parts else usual,
         folder=asked.folder,
@@ -84,12 +90,13 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         dtypes=_words(asked.dtypes),
         ways=_words(asked.ways or WAYS),
         gpu_ways=_words(asked.ways or GPU_WAYS),
-        steps=frozenset(steps) | {"dump"},
-        keep=asked.keep,
+        steps=frozenset(steps or STEPS) | {"dump"},
+        gpu_steps=frozenset(steps or GPU_STEPS) | {"dump"},
+        keep=asked.keep or asked.folder / KEEP,
         tables_of=tuple(asked.tables_of),
     )
     _check(parser, options)
-    return _quick(options) if asked.quick else options
+    return options
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -107,11 +114,6 @@ def _check(parser: argparse.ArgumentParser, options: Options) -> None:
             parser.error(f"--{name}: {', '.join(sorted(wrong))} is none of {', '.join(known)}")
     if not options.folder.is_dir():
         parser.error(f"--folder: {options.folder} is no folder")
-
-
-def _quick(options: Options) -> Options:
-    small = {"rounds": 1, "processes": (1,), "mebibytes": 256, "sizes": (64, 128, 256)}
-    return Options(**{name: getattr(options, name) for name in Options.__annotations__} | small)
 
 
 def ways(specs: Sequence[str], criu: str, state: Path) -> Mapping[str, Way]:

@@ -45,7 +45,7 @@ class Item:
 
     def turned(self, number: int) -> tuple[Way, ...]:
         """Return the ways in the order of one round."""
-        at = number % len(self.ways)
+        at = (number - 1) % len(self.ways)
         return self.ways[at:] + self.ways[:at]
 
     @property
@@ -81,8 +81,9 @@ class Run:
             tmpfs = any("-tmpfs" in name for name in names)
             places = stack.enter_context(space.workplace(asked.folder, largest, tmpfs=tmpfs))
             bench = Bench(self.keeper, places)
-            if {"cases", "growth", "start-up"} & set(asked.parts):
-                self.seeds = space.seeds(places[False], {*asked.cases, "bf16"})
+            kinds = {"bf16"} if {"growth", "start-up"} & set(asked.parts) else set()
+            kinds |= set(asked.cases) if "cases" in asked.parts else set()
+            self.seeds = space.seeds(places[False], kinds)
             items = list(self._items(stack, places))
             self._rounds(bench, items)
             if "start-up" in asked.parts:
@@ -139,7 +140,7 @@ class Run:
             for dtype in self.options.dtypes:
                 group = Group(f"training {dtype}", int(gib * 1024))
                 start = partial(self._training, calls, dtype, gib)
-                yield Item(Case(group, start, self.options.steps), there)
+                yield Item(Case(group, start, self.options.gpu_steps), there)
 
     def _training(self, calls: Calls, dtype: str, gib: float, folder: Path) -> Job:
         argv = [sys.executable, str(HERE / "training.py"), str(folder), dtype, str(gib)]
@@ -157,11 +158,17 @@ class Run:
                 say(f"no time for round {number} and later ones (--minutes)")
                 return
             for item in items:
-                for way in item.turned(number):
-                    self._measure(bench, item.case, way, number)
+                self._round(bench, item, number, ends)
             longest = time.monotonic() - began
             left = (rounds - number) * longest
             say(f"round {number} took {longest / 60:.1f} minutes, {left / 60:.1f} are left")
+
+    def _round(self, bench: Bench, item: Item, number: int, ends: float) -> None:
+        for way in item.turned(number):
+            if time.monotonic() > ends:
+                say(f"no time for {item.case.group}, {way.name} (--minutes)")
+            else:
+                self._measure(bench, item.case, way, number)
 
     def _measure(self, bench: Bench, case: Case, way: Way, number: int) -> None:
         """Take one way; one that fails is told, and does not stop the others."""

@@ -31,10 +31,11 @@ GROWTH = {
 }
 
 
-def report(about: dict[str, str], steps: Iterable[Step]) -> str:
-    """Return the tables of all that was measured."""
+def report(about: dict[str, str], steps: Iterable[Step], failed: Iterable[str]) -> str:
+    """Return the tables of all that was measured, and a word on what could not be."""
     found = spreads(steps)
     parts = [f"Measured on: {told(about)}.", LEGEND]
+    parts += [f"**Not measured**: {one}." for one in failed]
     for group, rows in found.items():
         if group.case not in {"growth", "start-up"}:
             parts.append(_group(group, rows))

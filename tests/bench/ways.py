@@ -116,7 +116,8 @@ class Bare:
     def _dump(self, job: Job, raw: Path, *options: str) -> Cost:
         raw.mkdir()
         argv = [self.criu, "dump", "-t", str(job.pid), "-o", "dump.log", *options]
-        return measure([*argv, "--timeout", str(COLLECT), *self._common(raw)])
+        argv += ["--timeout", str(COLLECT), "--link-remap", "--ghost-limit", "1G"]
+        return measure([*argv, *self._common(raw)])
 
     def _common(self, raw: Path) -> list[str]:
         # an empty folder of plugins keeps CRIU's own CUDA plugin out, as gpuckpt does

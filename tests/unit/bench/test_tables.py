@@ -111,8 +111,15 @@ def test_what_was_kept_gives_the_same_tables_again(tmp_path: Path) -> None:
         for step in steps:
             keeper.add(step)
     assert load([tmp_path / "kept"]) == (about, steps)
-    text = report(about, steps)
-    for words in ("kernel 6.18", "2 GiB, weights in bf16", "Growth", "Start-up", "Targets"):
+    text = report(about, steps, ["lz4"])
+    for words in (
+        "kernel 6.18",
+        "2 GiB, weights in bf16",
+        "Growth",
+        "Start-up",
+        "Targets",
+        "**Not measured**: lz4.",
+    ):
         assert words in text
     assert json.loads((tmp_path / "kept").read_text().splitlines()[0]) == {"about": about}
 
@@ -146,6 +153,7 @@ def test_only_what_there_is_can_be_asked_for(capsys: pytest.CaptureFixture[str])
     assert parse(["--gpu", "--gib", "1,8", "--rounds", "2"]).gib == (1.0, 8.0)
     assert parse(["--quick"]).rounds == 1
     assert parse(["--steps", "warm"]).steps == {"warm", "dump"}
+    assert parse([]).gpu_steps < parse([]).steps
     with pytest.raises(SystemExit):
         parse(["--cases", "bf17"])
     assert "bf17 is none of" in capsys.readouterr().err
