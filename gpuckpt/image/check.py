@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING
 from blake3 import blake3
 
 from gpuckpt.image import names
-from gpuckpt.image.crew import Crew, cores
+from gpuckpt.image.buffers import Buffers, room_for
+from gpuckpt.image.crew import Countdown, Crew, cores
 from gpuckpt.image.damage import Damage, Damaged
-from gpuckpt.image.memory import Budget, keep_freed_memory
+from gpuckpt.image.frames import FRAME_SIZE
 from gpuckpt.image.reading import StoredFile
 from gpuckpt.image.store import stored_damage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from gpuckpt.image.buffers import Buffer
     from gpuckpt.image.frames import Frame
     from gpuckpt.image.manifest import FileEntry
     from gpuckpt.image.store import Image
@@ -37,43 +39,53 @@ def check_files(
 ) -> tuple[Damage, ...]:
     """Return everything that is wrong with the files of `image`, in the manifest's order.
 
-    `on_bytes` is told of stored bytes as they are read, from this thread; what it raises ends
+    `on_bytes` is told of stored bytes as their turn comes, from this thread; what it raises ends
     the check. `memory` bounds all buffers together.
 
     Raises:
         ImageUntrusted: others could have written a file.
     """
-    keep_freed_memory()
-    checker = _Checker(image, on_bytes, Crew("check", workers or cores()), Budget(memory))
+    each = room_for(FRAME_SIZE)
+    # more than cores: what is not in the page cache is waited for
+    crew = Crew("check", min(workers or cores() + 2, max(1, memory // 2 // each)))
+    checker = _Checker(image, on_bytes, crew, Buffers(memory - crew.size * each))
     try:
         for entry in image.manifest.files:
             checker.check(entry)
     finally:
-        checker.crew.dismiss()
+        crew.dismiss()
     return (*checker.damages(), *_surplus(image))
 
 
 class _Checker:
     def __init__(
-        self, image: Image, on_bytes: Callable[[int], None], crew: Crew, budget: Budget
+        self, image: Image, on_bytes: Callable[[int], None], crew: Crew, buffers: Buffers
     ) -> None:
-        self.crew = crew
+        self._crew = crew
         self._image = image
         self._on_bytes = on_bytes
-        self._budget = budget
+        self._buffers = buffers
         self._found: defaultdict[str, list[Damage]] = defaultdict(list)
         self._changed: set[str] = set()
 
     def check(self, entry: FileEntry) -> None:
-        """Check one file; the crew unpacks its frames while the next ones are read."""
+        """Have one file checked; the crew does it while the next ones are opened."""
         try:
             file = StoredFile(self._image, entry)
-            try:
-                self._read(file)
-            finally:
-                file.close()
         except Damaged as why:
             self._found[entry.name].append(why.damage)
+            return
+        left = len(file.table) + 1
+        done = Countdown(left, file.close)
+        try:
+            for look in self._looks(file, done):
+                self._crew.do(look)
+                left -= 1
+        except Damaged as why:
+            self._found[entry.name].append(why.damage)
+        finally:
+            for _ in range(left):
+                done()
 
     def damages(self) -> Iterator[Damage]:
         """Yield what was found, once the crew is through."""
@@ -83,30 +95,45 @@ class _Checker:
                 yield stored_damage(entry, "it does not have the digest it was stored with")
             yield from sorted(found, key=lambda damage: damage.frame or 0)
 
-    def _read(self, file: StoredFile) -> None:
-        # format 1 has one digest of it all; on all cores: this one thread feeds the whole crew
+    def _looks(self, file: StoredFile, done: Callable[[], None]) -> Iterator[Callable[[], None]]:
+        """Yield the work for each frame."""
+        # Format 1 has one digest of it all, which takes the frames in their order.
         whole = blake3(max_threads=blake3.AUTO) if file.entry.stored_blake3 else None
         for frame in file.table:
-            cost = frame.stored + frame.raw
-            self._budget.take(cost)
-            stored = bytes(file.stored(frame))
+            buffer = self._buffers.take(room_for(frame.raw))
+            stored = None
             if whole:
+                try:
+                    stored = file.stored(frame, buffer.view)
+                except BaseException:
+                    self._buffers.give(buffer)
+                    raise
                 whole.update(stored)
-            self.crew.do(partial(self._unpack, file, frame, stored, cost))
+            yield partial(self._look, file, frame, buffer, stored, done)
             self._on_bytes(frame.stored)
         self._on_bytes(len(file.table.data))
         if whole and whole.update(file.table.data).hexdigest() != file.entry.stored_blake3:
             self._changed.add(file.entry.name)
 
-    def _unpack(self, file: StoredFile, frame: Frame, stored: bytes, cost: int) -> None:
+    def _look(
+        self,
+        file: StoredFile,
+        frame: Frame,
+        buffer: Buffer,
+        stored: memoryview | None,
+        done: Callable[[], None],
+    ) -> None:
         try:
-            file.raw(frame, stored)
+            if stored is None:
+                stored = file.stored(frame, buffer.view)
+            file.prove(frame, stored)
             if file.table.version > 1:
                 file.check_stored(frame, stored)
         except Damaged as why:
             self._found[file.entry.name].append(why.damage)
         finally:
-            self._budget.give(cost)
+            self._buffers.give(buffer)
+            done()
 
 
 def _surplus(image: Image) -> Iterator[Damage]:

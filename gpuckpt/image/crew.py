@@ -1,4 +1,4 @@
-"""Threads that packing and unpacking share: a crew, and lanes that keep an order."""
+"""Threads that packing and unpacking share: a crew, lanes that keep an order, and countdowns."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Crew:
 
     def __init__(self, name: str, size: int) -> None:
         """Start nobody yet."""
+        self.size = size
         self._name = name
-        self._size = size
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -27,7 +27,7 @@ class Crew:
         """Have `task` done soon; it must not raise."""
         with self._lock:
             self._tasks.put(task)
-            if len(self._threads) < self._size:
+            if len(self._threads) < self.size:
                 # daemon: a caller that forgets to dismiss the crew must not hang at exit
                 thread = threading.Thread(target=self._work, name=self._name, daemon=True)
                 self._threads.append(thread)
@@ -79,6 +79,24 @@ class Lane:
                     return
                 task = self._waiting.popleft()
             task()
+
+
+class Countdown:
+    """Does something once it was called `count` times, in the thread of the last call."""
+
+    def __init__(self, count: int, then: Callable[[], None]) -> None:
+        """Wait for `count` calls."""
+        self._left = count
+        self._then = then
+        self._lock = threading.Lock()
+
+    def __call__(self) -> None:
+        """Count one call."""
+        with self._lock:
+            self._left -= 1
+            last = not self._left
+        if last:
+            self._then()
 
 
 def cores() -> int:

@@ -16,7 +16,7 @@ from blake3 import blake3
 from gpuckpt.image import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 FRAME_SIZE = 4 << 20
 MAX_FRAME = 16 << 20
@@ -141,12 +141,13 @@ def decode_table(
     return table
 
 
-def decode_frame(
-    unpacker: zstandard.ZstdDecompressor, frame: Frame, stored: bytes | memoryview
-) -> bytes:
+def prove_frame(
+    unpacker: zstandard.ZstdDecompressor, frame: Frame, stored: memoryview, room: memoryview
+) -> Sequence[memoryview]:
     """Return the raw bytes of one frame, proved to be those that were packed.
 
-    Nothing is allocated from what the frame itself claims: its sizes are compared with the
+    They lie in `stored`, in memory that many share, or in `room`, into which a compressed frame is
+    unpacked; nothing is allocated, and sizes that the frame itself claims are compared with the
     table's first.
 
     Raises:
@@ -154,16 +155,18 @@ def decode_frame(
     """
     if len(stored) != frame.stored:
         raise FrameDamaged(f"only {len(stored)} of its {frame.stored} bytes are there")
-    try:
-        claim = zstandard.get_frame_parameters(stored)
-        if claim.content_size != frame.raw or claim.window_size > MAX_FRAME:
-            raise FrameDamaged("its head claims another size")
-        raw = unpacker.decompress(stored, allow_extra_data=False)
-    except zstandard.ZstdError as why:
-        raise FrameDamaged(f"it cannot be unpacked ({why})") from why
-    if blake3(raw).digest() != frame.digest:
-        raise FrameDamaged("its bytes do not have the digest they were stored with")
-    return raw
+    pieces: Sequence[memoryview] | None = plain.raw_pieces(stored, frame.raw)
+    if pieces is None:
+        byte = plain.run_of(stored, frame.raw)
+        if byte is not None:
+            _compare(frame, plain.run_digest(byte, frame.raw))
+            return plain.run_pieces(byte, frame.raw)
+        pieces = (_unpack(unpacker, frame, stored, room),)
+    digest = blake3()
+    for piece in pieces:
+        digest.update(piece)
+    _compare(frame, digest.digest())
+    return pieces
 
 
 def check_stored(frame: Frame, stored: bytes | memoryview) -> None:
@@ -195,3 +198,24 @@ def _check_lengths(frame: Frame, *, last: bool) -> None:
         raise TableDamaged(f"frame {frame.number} claims {frame.raw} raw bytes")
     if not 1 <= frame.stored <= largest_stored(frame.raw):
         raise TableDamaged(f"frame {frame.number} claims {frame.stored} stored bytes")
+
+
+def _unpack(
+    unpacker: zstandard.ZstdDecompressor, frame: Frame, stored: memoryview, room: memoryview
+) -> memoryview:
+    try:
+        claim = zstandard.get_frame_parameters(stored)
+        if claim.content_size != frame.raw or claim.window_size > MAX_FRAME:
+            raise FrameDamaged("its head claims another size")
+        # all of it at once goes without a copy inside zstd, as quick as decompress()
+        count = unpacker.stream_reader(stored).readinto(room[: frame.raw])
+    except zstandard.ZstdError as why:
+        raise FrameDamaged(f"it cannot be unpacked ({why})") from why
+    if count != frame.raw:
+        raise FrameDamaged(f"it cannot be unpacked (only {count} of {frame.raw} bytes came)")
+    return room[:count]
+
+
+def _compare(frame: Frame, digest: bytes) -> None:
+    if digest != frame.digest:
+        raise FrameDamaged("its bytes do not have the digest they were stored with")

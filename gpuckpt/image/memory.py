@@ -1,4 +1,4 @@
-"""The memory that packing and unpacking share: slots with buffers, and budgets of bytes.
+"""The memory that packing works in: slots with buffers, and a buffer for each thread.
 
 Every buffer costs page faults when it is new (about 2 GB/s on the virtual machines GPU jobs
 run on), so buffers are made once and used again, the hottest first.
@@ -94,60 +94,6 @@ class Slots:
             self._unmade -= 1
             return Slot(self._size)
         return None
-
-
-class Budget:
-    """A number of bytes that many may use together; like slots, but without buffers."""
-
-    def __init__(self, total: int) -> None:
-        """Allow `total` bytes at a time, or one larger piece alone."""
-        self._total = total
-        self._used = 0
-        self._changed = threading.Condition()
-        self._waiting = 0
-        self._stopped = False
-
-    @property
-    def wanted(self) -> bool:
-        """Whether somebody waits for bytes right now."""
-        return self._waiting > 0
-
-    def take(self, size: int) -> None:
-        """Wait until `size` bytes may be used.
-
-        Raises:
-            Stopped: `stop` was called.
-        """
-        with self._changed:
-            self._waiting += 1
-            try:
-                while not self._stopped and self._used and self._used + size > self._total:
-                    self._changed.wait()
-            finally:
-                self._waiting -= 1
-            if self._stopped:
-                raise Stopped
-            self._used += size
-
-    def take_spare(self, size: int) -> bool:
-        """Use `size` bytes if they are free and nobody waits; says whether."""
-        with self._changed:
-            free = not self._waiting and self._used + size <= self._total
-            if free:
-                self._used += size
-            return free
-
-    def give(self, size: int) -> None:
-        """Give bytes back."""
-        with self._changed:
-            self._used -= size
-            self._changed.notify_all()
-
-    def stop(self) -> None:
-        """Let every `take`, waiting or to come, raise Stopped."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
 
 
 class Scratch(threading.local):

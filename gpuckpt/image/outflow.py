@@ -10,20 +10,24 @@ from __future__ import annotations
 import os
 import select
 import threading
+import time
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gpuckpt.image.buffers import room_for
 from gpuckpt.image.frames import SMALLEST_FRAME, Frame
-from gpuckpt.image.pipes import IDLE, Watch
-from gpuckpt.image.relay import Relay, no_relay, widen
+from gpuckpt.image.handing import Copies, Rest, way_into
+from gpuckpt.image.memory import Stopped
+from gpuckpt.image.pipes import IDLE, Room, Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gpuckpt.image.buffers import Buffer, Buffers
     from gpuckpt.image.crew import Crew
-    from gpuckpt.image.memory import Budget
-    from gpuckpt.image.reading import StoredFile
+    from gpuckpt.image.reading import StoredFile, Unpacked
+    from gpuckpt.image.waits import Clock
 
 
 def pour(raw: bytes, fd: int, stop: int) -> None:
@@ -44,151 +48,147 @@ def pour(raw: bytes, fd: int, stop: int) -> None:
 
 
 class _Ahead:
-    """One frame that is being unpacked."""
+    """One frame that is being unpacked into its buffer."""
 
-    __slots__ = ("_done", "_error", "_raw", "frame")
+    __slots__ = ("_done", "_outcome", "buffer", "frame")
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, frame: Frame, buffer: Buffer) -> None:
         self.frame = frame
-        self._raw = b""
-        self._error: BaseException | None = None
+        self.buffer = buffer
+        self._outcome: Unpacked | BaseException | None = None
         self._done = threading.Event()
 
     def unpack(self, file: StoredFile) -> None:
         """Do the work; what goes wrong is kept for `result`."""
         try:
-            self._raw = file.raw(self.frame)
+            self._outcome = file.unpack(self.frame, self.buffer.view)
         except BaseException as why:  # noqa: BLE001 - raised again where it is waited for
-            self._error = why
+            self._outcome = why
         self._done.set()
 
-    def result(self) -> bytes:
+    def result(self) -> Unpacked:
         """Wait for the frame's bytes."""
         self._done.wait()
-        if self._error:
-            raise self._error
-        return self._raw
+        if not isinstance(self._outcome, tuple):
+            raise self._outcome or Stopped
+        return self._outcome
 
     def forget(self) -> None:
         """Wait for the work to end and let go of its result."""
         self._done.wait()
-        self._raw = b""
+        self._outcome = None
 
 
 class Outflow:
     """One stream of an image, written to its end."""
 
     def __init__(
-        self, file: StoredFile, fd: int, stop: int, on_bytes: Callable[[int], None]
+        self,
+        file: StoredFile,
+        fd: int,
+        stop: int,
+        on_bytes: Callable[[int], None],
+        clock: Clock,
+        *,
+        is_read: bool,
     ) -> None:
-        """Write to `fd`, which is made non-blocking; once `stop` is readable, stop."""
+        """Write to `fd`, which is made non-blocking; once `stop` is readable, stop.
+
+        `is_read`: whoever has the other end of the pipe reads from it, and never splices.
+        """
         self._file = file
         self._fd = fd
+        self._stop = stop
         self._on_bytes = on_bytes
-        self._watch = Watch(fd, select.POLLOUT, stop)
+        self._clock = clock
         self._frames = iter(file.table)
         self._later: deque[Frame] = deque()
         self._window: deque[_Ahead] = deque()
         self._written = 0  # bytes of the first frame in the window
-        self._relay: Relay | None = None
+        self._room = Room(fd, stop)
         os.set_blocking(fd, False)
+        small = file.entry.raw_size <= SMALLEST_FRAME
+        self._way = Copies(fd) if small else way_into(fd, file.entry.raw_size, is_read=is_read)
 
-    def run(self, crew: Crew, budget: Budget, ahead: int) -> None:
+    def run(self, crew: Crew, buffers: Buffers, ahead: int) -> None:
         """Write everything, with up to `ahead` frames unpacked in advance.
 
         Raises:
             Damaged: a frame is not as it was stored.
             BrokenPipeError: the reader went away.
-            Stopped: `stop` became readable, or the budget was stopped.
+            Stopped: `stop` became readable, or the buffers were stopped.
         """
-        if self._file.entry.raw_size <= SMALLEST_FRAME:
-            self._run_small()
-            return
-        widen(self._fd)
         try:
-            self._open_relay()
-            while self._top_up(crew, budget, ahead):
-                first = self._window[0]
-                if self._write(first.result(), budget):
-                    self._window.popleft()
-                    self._written = 0
-                    budget.give(first.frame.raw)
-                    self._on_bytes(first.frame.raw)
-                else:
-                    self._let_go(budget)
-                    self._watch.ready()
-            self._flush()
+            if self._file.entry.raw_size <= SMALLEST_FRAME:
+                self._run_small()
+            else:
+                self._run(crew, buffers, ahead)
         finally:
-            self._let_go(budget)
-            self._close_relay()
+            self._let_go(buffers)
+            self._room.close()
 
     def _run_small(self) -> None:
         for frame in self._frames:
-            self._write(self._file.raw(frame), None)
+            self._write(Rest((memoryview(bytearray(self._file.raw(frame))),)), None)
             self._on_bytes(frame.raw)
 
-    def _top_up(self, crew: Crew, budget: Budget, ahead: int) -> bool:
+    def _run(self, crew: Crew, buffers: Buffers, ahead: int) -> None:
+        while self._top_up(crew, buffers, ahead):
+            first = self._window[0]
+            begun = time.perf_counter()
+            unpacked = first.result()
+            self._clock.unpacked(begun, unpacked)
+            rest = Rest(unpacked.pieces)
+            rest.advance(self._written)
+            if not self._write(rest, buffers):
+                self._written = first.frame.raw - rest.left
+                self._let_go(buffers)
+                Watch(self._fd, select.POLLOUT, self._stop).ready()
+                continue
+            self._window.popleft()
+            self._written = 0
+            if unpacked.used:
+                self._way.done(first.buffer, buffers)
+            else:
+                buffers.give(first.buffer)
+            self._on_bytes(first.frame.raw)
+
+    def _top_up(self, crew: Crew, buffers: Buffers, ahead: int) -> bool:
         while len(self._window) < ahead:
             frame = self._later.popleft() if self._later else next(self._frames, None)
             if frame is None:
                 break
-            if not self._window:
-                budget.take(frame.raw)
-            elif not budget.take_spare(frame.raw):
+            take = buffers.take_spare if self._window else buffers.take
+            buffer = take(room_for(frame.raw))
+            if buffer is None:
                 self._later.appendleft(frame)
                 break
-            item = _Ahead(frame)
+            item = _Ahead(frame, buffer)
             self._window.append(item)
             crew.do(partial(item.unpack, self._file))
         return bool(self._window)
 
-    def _write(self, raw: bytes, budget: Budget | None) -> bool:
+    def _write(self, rest: Rest, buffers: Buffers | None) -> bool:
         """Write the rest of a frame; False if others need its memory and the reader stands."""
-        view = memoryview(raw)
-        while self._written < len(view):
+        while rest.left:
             try:
-                self._move(view[self._written :])
+                self._way.put(rest)
             except BlockingIOError:
-                if not self._watch.ready(IDLE) and budget and budget.wanted:
+                begun = time.perf_counter()
+                ready = self._room.ready(IDLE)
+                self._clock.waited(begun)
+                if not ready and buffers and buffers.wanted:
                     return False
         return True
 
-    def _move(self, view: memoryview) -> None:
-        if self._relay is None:
-            self._written += os.write(self._fd, view)
-            return
-        self._written += self._relay.put(view)
-        try:
-            self._relay.push(self._fd)
-        except OSError as why:
-            if not no_relay(why):
-                raise
-            self._written -= self._relay.held  # this is the first push of all
-            self._close_relay()
-
-    def _flush(self) -> None:
-        while self._relay and self._relay.held:
-            try:
-                self._relay.push(self._fd)
-            except BlockingIOError:
-                self._watch.ready()
-
-    def _open_relay(self) -> None:
-        try:
-            self._relay = Relay()
-        except OSError as why:
-            if not no_relay(why):
-                raise
-
-    def _close_relay(self) -> None:
-        if self._relay:
-            self._relay.close()
-            self._relay = None
-
-    def _let_go(self, budget: Budget) -> None:
+    def _let_go(self, buffers: Buffers) -> None:
         frames = [item.frame for item in self._window]
-        while self._window:
-            item = self._window.popleft()
+        for place, item in enumerate(self._window):
             item.forget()
-            budget.give(item.frame.raw)
+            if place:
+                buffers.give(item.buffer)
+            else:  # some of it may have been handed over
+                self._way.give_up(item.buffer, buffers)
+        self._window.clear()
+        self._way.let_go(buffers)
         self._later.extendleft(reversed(frames))

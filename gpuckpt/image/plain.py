@@ -9,6 +9,7 @@ lie in the stored frame.
 from __future__ import annotations
 
 import ctypes
+import mmap
 import struct
 from functools import lru_cache
 from typing import Final
@@ -21,6 +22,7 @@ _HEAD: Final = struct.Struct("<IBI")
 _BLOCK: Final = 128 << 10  # the largest that RFC 8878 allows
 _BLOCK_HEAD: Final = 3
 _RAW, _RUN, _LAST = 0, 2, 1
+_SHARED: Final = 64 << 10  # stays in a core's cache while it is copied from
 
 _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
@@ -74,6 +76,13 @@ def run_of(stored: bytes | memoryview, raw: int) -> int | None:
     return stored[-1]
 
 
+def run_pieces(byte: int, raw: int) -> list[memoryview]:
+    """Return `raw` times this byte, in pieces of memory that many share and nobody may write to."""
+    shared = _filled(byte)
+    whole, rest = divmod(raw, len(shared))
+    return [shared] * whole + ([shared[:rest]] if rest else [])
+
+
 @lru_cache(16)
 def run_digest(byte: int, raw: int) -> bytes:
     """Return the digest of `raw` times this byte."""
@@ -87,6 +96,14 @@ def run_byte(raw: memoryview) -> int | None:
         return None
     start = ctypes.addressof(ctypes.c_char.from_buffer(raw))
     return None if _memcmp(start, start + 1, last) else raw[0]
+
+
+@lru_cache(4)
+def _filled(byte: int) -> memoryview:
+    # pages of its own: a pipe may refer to them for longer than we do
+    memory = mmap.mmap(-1, _SHARED, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory[:] = bytes([byte]) * _SHARED
+    return memoryview(memory)
 
 
 def _head(raw: int) -> bytes:

@@ -5,34 +5,52 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, NamedTuple
 
+from gpuckpt.image.buffers import BLOCK, room_for
 from gpuckpt.image.damage import Damage, Damaged
-from gpuckpt.image.frames import Frame, FrameDamaged, check_stored, decode_frame, new_unpacker
+from gpuckpt.image.frames import Frame, FrameDamaged, check_stored, new_unpacker, prove_frame
 from gpuckpt.image.memory import Scratch
-from gpuckpt.image.store import read_at, stored_damage
+from gpuckpt.image.store import stored_damage
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import zstandard
 
     from gpuckpt.image.manifest import FileEntry
     from gpuckpt.image.store import Image
 
-_BLOCK = 4096
 # not cached; or the filesystem knows no such flag, or takes O_DIRECT and refuses the read
 _NOT_SO = frozenset({errno.EAGAIN, errno.EOPNOTSUPP, errno.EINVAL})
 _BIG = 1 << 20
 
 
 class _Own(threading.local):
-    """A decompressor works for one thread at a time, and so does a buffer to read into."""
+    """A decompressor works for one thread at a time, and so do buffers to work in."""
 
     def __init__(self) -> None:
         self.unpacker: zstandard.ZstdDecompressor = new_unpacker()
-        self.scratch = Scratch()
+        self.stored = Scratch()
+        self.raw = Scratch()
 
 
 _own = _Own()
+
+
+class Unpacked(NamedTuple):
+    """A frame, proved: its raw bytes, in order, and how the time for it went by.
+
+    `used`: they lie in the memory that was offered for them. `begun`, `read` and `ended` are
+    readings of time.perf_counter.
+    """
+
+    pieces: Sequence[memoryview]
+    used: bool
+    begun: float
+    read: float
+    ended: float
 
 
 class StoredFile:
@@ -66,23 +84,24 @@ class StoredFile:
         if self._direct is not None:
             os.close(self._direct)
 
-    def stored(self, frame: Frame) -> bytes | memoryview:
-        """Return the stored bytes of a frame, fewer if the file has become shorter.
+    def stored(self, frame: Frame, room: memoryview) -> memoryview:
+        """Read the stored bytes of a frame into `room`, and return where they are.
 
-        They are this thread's, and stay as they are until it asks again.
+        They are fewer if the file has become shorter. `room` has as many bytes as `room_for` says;
+        unless it is page-aligned, what is not in the page cache is read through it.
 
         Raises:
             Damaged: they cannot be read.
         """
         try:
             if self._direct is None:
-                return read_at(self._fd, frame.stored, frame.offset)
-            return self._cached(frame) or self._past_cache(frame, self._direct)
+                return self._plainly(frame, room)
+            return self._cached(frame, room) or self._past_cache(frame, room, self._direct)
         except OSError as why:
             raise self.damaged(frame, f"it cannot be read ({why.strerror})") from why
 
-    def _cached(self, frame: Frame) -> memoryview | None:
-        view = _own.scratch.view(frame.stored)
+    def _cached(self, frame: Frame, room: memoryview) -> memoryview | None:
+        view = room[: frame.stored]
         try:
             count = os.preadv(self._fd, [view], frame.offset, os.RWF_NOWAIT)
         except OSError as why:
@@ -91,33 +110,73 @@ class StoredFile:
             raise
         return view if count == frame.stored else None
 
-    def _past_cache(self, frame: Frame, direct: int) -> bytes | memoryview:
-        start = frame.offset & -_BLOCK
+    def _past_cache(self, frame: Frame, room: memoryview, direct: int) -> memoryview:
+        start = frame.offset & -BLOCK
         skip = frame.offset - start
-        size = (skip + frame.stored + _BLOCK - 1) & -_BLOCK
-        view = _own.scratch.view(size)
+        size = (skip + frame.stored + BLOCK - 1) & -BLOCK
         try:
-            got = os.preadv(direct, [view], start)
+            got = os.preadv(direct, [room[:size]], start)
         except OSError as why:
             if why.errno not in _NOT_SO:
                 raise
             got = 0
         if got >= skip + frame.stored:
-            return view[skip : skip + frame.stored]
-        return read_at(self._fd, frame.stored, frame.offset)
+            return room[skip : skip + frame.stored]
+        return self._plainly(frame, room)
 
-    def raw(self, frame: Frame, stored: bytes | memoryview | None = None) -> bytes:
+    def _plainly(self, frame: Frame, room: memoryview) -> memoryview:
+        got = 0
+        while got < frame.stored:
+            count = os.preadv(self._fd, [room[got : frame.stored]], frame.offset + got)
+            if not count:
+                break
+            got += count
+        return room[:got]
+
+    def unpack(self, frame: Frame, room: memoryview) -> Unpacked:
+        """Return the bytes of a frame, proved to be those that were packed; most lie in `room`.
+
+        `room` has as many bytes as `room_for` says.
+
+        Raises:
+            Damaged: they are not.
+        """
+        begun = time.perf_counter()
+        as_it_is = frame.stored >= frame.raw
+        stored = self.stored(frame, room if as_it_is else _own.stored.view(room_for(frame.raw)))
+        read = time.perf_counter()
+        pieces = self.prove(frame, stored, None if as_it_is else room)
+        if as_it_is and pieces[0].obj is not room.obj:  # it was compressed after all
+            room[: frame.raw] = b"".join(pieces)
+            pieces = (room[: frame.raw],)
+        return Unpacked(pieces, pieces[0].obj is room.obj, begun, read, time.perf_counter())
+
+    def prove(
+        self, frame: Frame, stored: memoryview, room: memoryview | None = None
+    ) -> Sequence[memoryview]:
+        """Return the raw bytes of a frame: where they lie in `stored`, or unpacked into `room`.
+
+        Without `room` into memory of this thread, to be looked at before it does the next one.
+
+        Raises:
+            Damaged: they are not those that were packed.
+        """
+        try:
+            if room is None:
+                room = _own.raw.view(frame.raw)
+            return prove_frame(_own.unpacker, frame, stored, room)
+        except FrameDamaged as why:
+            raise self.damaged(frame, str(why)) from why
+
+    def raw(self, frame: Frame) -> bytes:
         """Return the bytes of a frame, proved to be those that were packed.
 
         Raises:
             Damaged: they are not.
         """
-        try:
-            return decode_frame(
-                _own.unpacker, frame, self.stored(frame) if stored is None else stored
-            )
-        except FrameDamaged as why:
-            raise self.damaged(frame, str(why)) from why
+        return b"".join(
+            self.prove(frame, self.stored(frame, _own.stored.view(room_for(frame.raw))))
+        )
 
     def check_stored(self, frame: Frame, stored: bytes | memoryview) -> None:
         """Look whether a frame has just the stored bytes it was written with.

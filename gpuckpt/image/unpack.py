@@ -12,12 +12,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import ImageDamaged, ImageError
+from gpuckpt.image.buffers import Buffers, room_for
 from gpuckpt.image.crew import Crew, cores
 from gpuckpt.image.damage import Damaged, refusal
-from gpuckpt.image.frames import FRAME_SIZE, largest_stored
-from gpuckpt.image.memory import Budget, Stopped, keep_freed_memory
+from gpuckpt.image.frames import FRAME_SIZE
+from gpuckpt.image.memory import Stopped
 from gpuckpt.image.outflow import Outflow, pour
 from gpuckpt.image.reading import StoredFile
+from gpuckpt.image.waits import Clock, Waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 MEMORY = 160 << 20
 SMALL = 64 << 20
+_PAGES = "pages-"
 
 
 class Unpacker:
@@ -44,15 +47,15 @@ class Unpacker:
         `memory` bounds all buffers together. `changes` has what is done to small images, by their
         names, between the check of their bytes and handing them over.
         """
-        keep_freed_memory()
         self._image = image
         self._on_bytes = on_bytes
-        each = largest_stored(FRAME_SIZE)
+        each = room_for(FRAME_SIZE)
         # more than cores: what is not in the page cache is waited for
         self._workers = min(workers or cores() + 2, max(1, memory // 3 // each))
-        self._budget = Budget(memory - self._workers * each)
+        self._buffers = Buffers(memory - self._workers * each)
         self._crew = Crew("unpack", self._workers)
         self._changes = changes or {}
+        self._clock = Clock()
         self._changed = threading.Condition()
         self._sending = 0
         self._closed = False
@@ -79,8 +82,9 @@ class Unpacker:
                 pour(change(self._whole(file, SMALL)), fd, self._stop)
                 self._on_bytes(file.entry.raw_size)
                 return
-            flow = Outflow(file, fd, self._stop, self._on_bytes)
-            flow.run(self._crew, self._budget, self._workers + 2)
+            is_read = name.startswith(_PAGES)
+            flow = Outflow(file, fd, self._stop, self._on_bytes, self._clock, is_read=is_read)
+            flow.run(self._crew, self._buffers, self._workers + 2)
 
     def read(self, name: str, limit: int = SMALL) -> bytes:
         """Return CRIU's `name`, one that is known to be small.
@@ -99,13 +103,17 @@ class Unpacker:
             raise ImageDamaged(f"{name} has {size} bytes in {self._image.path}: too many")
         return b"".join(file.raw(frame) for frame in file.table)
 
+    def waits(self) -> Waits:
+        """Return who waited for whom up to now."""
+        return self._clock.waits
+
     def close(self) -> None:
         """End every `send` soon; all calls to come raise."""
         with self._changed:
             if self._closed:
                 return
             self._closed = True
-        self._budget.stop()
+        self._buffers.stop()
         os.eventfd_write(self._stop, 1)
         # Not waited for: a disk that hangs must not keep a failed restore from being undone.
         threading.Thread(target=self._release, name="unpack-release", daemon=True).start()

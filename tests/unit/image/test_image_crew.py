@@ -1,4 +1,4 @@
-"""What packing and unpacking are made of: lanes, slots, budgets, and sinks past the cache."""
+"""What packing and unpacking are made of: lanes, slots, buffers, and sinks past the cache."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuckpt.image import disk
+from gpuckpt.image.buffers import Buffer, Buffers, room_for
 from gpuckpt.image.crew import Crew, Lane
-from gpuckpt.image.memory import Budget, Slots, Stopped
+from gpuckpt.image.handing import Pages, Rest
+from gpuckpt.image.memory import Slots, Stopped
 from gpuckpt.image.sink import Sink
-from tests.image_streams import PATIENCE, eventually, threads
+from tests.image_streams import PATIENCE, drain, eventually, threads
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-MIB = 1 << 20
+KIB, MIB = 1 << 10, 1 << 20
+USUAL = room_for(4 * MIB)
 PARTS = [random.Random(n).randbytes(size) for n, size in enumerate((3 * MIB, 5, 4095, MIB + 1, 0))]
 
 
@@ -78,31 +81,60 @@ def test_slots_are_few_reused_and_wanted() -> None:
         slots.take_spare()
 
 
-def test_nobody_overtakes_who_waits_for_bytes() -> None:
-    budget = Budget(10)
-    budget.take(6)
-    assert budget.take_spare(4)
-    assert not budget.take_spare(1)
+def test_nobody_overtakes_who_waits_for_a_buffer() -> None:
+    buffers = Buffers(2 * USUAL)
+    first, second = buffers.take(1), buffers.take_spare(USUAL)
+    assert second
+    assert not buffers.take_spare(1)
     with threads(2) as pool:
-        waiting = pool.submit(budget.take, 8)
-        eventually(lambda: budget.wanted)
-        budget.give(4)
-        assert not budget.take_spare(1)
-        budget.give(6)
-        waiting.result(PATIENCE)
-        waiting = pool.submit(budget.take, 3)
-        eventually(lambda: budget.wanted)
-        budget.stop()
+        waiting = pool.submit(buffers.take, USUAL)
+        eventually(lambda: buffers.wanted)
+        assert not buffers.take_spare(1)
+        buffers.give(second)
+        assert waiting.result(PATIENCE) is second
+        waiting = pool.submit(buffers.take, 3)
+        eventually(lambda: buffers.wanted)
+        buffers.stop()
         with pytest.raises(Stopped):
             waiting.result(PATIENCE)
+    buffers.give(first)
+    with pytest.raises(Stopped):
+        buffers.take_spare(1)
 
 
-def test_one_piece_larger_than_the_budget_passes_alone() -> None:
-    budget = Budget(10)
-    budget.take(100)
-    assert not budget.take_spare(1)
-    budget.give(100)
-    budget.take(100)
+def test_the_hottest_buffer_comes_first_and_small_ones_make_room_for_larger() -> None:
+    buffers = Buffers(3 * USUAL)
+    first, second = buffers.take(1), buffers.take(1)
+    buffers.give(first)
+    buffers.give(second)
+    assert buffers.take(1) is second
+    larger = buffers.take_spare(2 * USUAL)
+    assert larger
+    assert larger.size == 2 * USUAL
+    assert not buffers.take_spare(1)  # the first one had to go
+    buffers.give(larger)
+    assert buffers.take(1) is larger
+
+
+def test_one_buffer_larger_than_all_passes_alone() -> None:
+    buffers = Buffers(1)
+    whole = buffers.take(room_for(16 * MIB))
+    assert not buffers.take_spare(1)
+    buffers.give(whole)
+    assert buffers.take(1) is whole
+
+
+def test_a_buffer_that_was_renewed_leaves_its_pages_to_the_pipe() -> None:
+    buffer = Buffer(USUAL)
+    buffer.view[: 64 * KIB] = bytes([1]) * (64 * KIB)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    ways = Pages(writer, 64 * KIB)
+    ways.put(Rest((buffer.view[: 32 * KIB], buffer.view[32 * KIB : 64 * KIB])))
+    buffer.renew()
+    buffer.view[: 64 * KIB] = bytes([2]) * (64 * KIB)
+    os.close(writer)
+    assert drain(reader) == bytes([1]) * (64 * KIB)
 
 
 def fill(folder: Path, *, direct: bool) -> bytes:
