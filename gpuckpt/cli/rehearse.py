@@ -31,10 +31,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpuckpt.cli.page import Block
-    from gpuckpt.flow.request import DumpResult, RehearseResult
+    from gpuckpt.flow.request import CopiesProved, DumpResult, RehearseResult
 
-_PARTS = ("lock", "gpu-out", "stay", "gpu-in")
-
+_PARTS = ("lock", "gpu-out", "digest", "gpu-turn", "prove", "stay", "gpu-in")
+_TIME = "A dump takes its own time."
+_TWICE = "Rehearse twice; `gpuckpt restore --prove` proves what a dump has written."
 
 Stay = Annotated[
     float,
@@ -58,6 +59,10 @@ Scratch = Annotated[
         parser=values.path("--output"),
     ),
 ]
+Prove = Annotated[
+    bool,
+    option("--prove", help="Take the GPU state away twice, and compare the copies: every byte."),
+]
 Keep = Annotated[bool, option("--keep", help="With --dump: do not remove the image.")]
 
 
@@ -69,6 +74,7 @@ def rehearse(
     dump: RealDump = False,
     output: Scratch = None,
     keep: Keep = False,
+    prove: Prove = False,
     settle: Settle = 1.0,
     lock_timeout: LockTimeout = 30.0,
     level: Level = 1,
@@ -90,8 +96,9 @@ def rehearse(
     from gpuckpt.flow.rehearse import rehearse as act
     from gpuckpt.flow.request import DumpRequest, RehearseRequest
 
-    if stay and dump:
-        raise UsageError("--stay and --dump do not go together", hint="A dump takes its own time.")
+    for name, given, hint in (("--stay", stay, _TIME), ("--prove", prove, _TWICE)):
+        if given and dump:
+            raise UsageError(f"{name} and --dump do not go together", hint=hint)
     for name, given in (("--keep", keep), ("--output", output is not None)):
         # what the environment says holds for every command, and does no harm to this one
         if given and not dump and not os.environ.get(values.variable(name)):
@@ -112,7 +119,7 @@ def rehearse(
         quiesce=quiesce,
         quiesce_timeout=quiesce_timeout,
     )
-    request = RehearseRequest(what, stay=stay, settle=settle, real=dump, keep=keep)
+    request = RehearseRequest(what, stay=stay, settle=settle, real=dump, keep=keep, prove=prove)
     result = act(app.tools, request, app.reporter, app.interrupts)
     same = (*describe.dump_options(replace(what, output=None)), *(["--thp"] if thp else []))
     return app.show(outcome(result, same))
@@ -156,8 +163,17 @@ def _rows(result: RehearseResult) -> Iterator[tuple[str, str]]:
         yield "lock", lock
     if result.gpu_bytes:
         yield "gpu", f"{units.size(result.gpu_bytes)} went and came back"
+    if result.proved is not None:
+        yield "copies", _copies(result.proved)
     yield from _weight(result)
     yield "back", _back(result)
+
+
+def _copies(proved: CopiesProved) -> str:
+    said = f"proved: {proved.bytes} bytes in {units.count(proved.places, 'place')} came twice alike"
+    moved = f", {proved.moved} elsewhere" if proved.moved else ""
+    unknown = f"; {proved.elsewhere} bytes not compared" if proved.elsewhere > 0 else ""
+    return said + moved + unknown
 
 
 def _weight(result: RehearseResult) -> Iterator[tuple[str, str]]:
@@ -200,6 +216,7 @@ def _payload(result: RehearseResult) -> dict[str, object]:
         "image": result.kept,
         "moved_before": result.moving[0],
         "moves_now": result.moving[1],
+        "proved": result.proved,
         "wrong": result.wrong,
         "findings": result.findings,
         "receipt": result.receipt,

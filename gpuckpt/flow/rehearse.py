@@ -15,6 +15,7 @@ from msgspec import structs
 
 from gpuckpt.errors import GpuckptError, NothingToRehearse, RehearsalFailed
 from gpuckpt.flow.dump import dump
+from gpuckpt.flow.gpu.copies import Copies
 from gpuckpt.flow.gpu.sameness import Watch
 from gpuckpt.flow.request import RehearseRequest, RehearseResult
 from gpuckpt.flow.sight.forecast import forecast
@@ -33,11 +34,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuckpt.events import Reporter
-    from gpuckpt.flow.request import DumpRequest, DumpResult
+    from gpuckpt.flow.request import CopiesProved, DumpRequest, DumpResult
     from gpuckpt.flow.verify import VerifyResult
     from gpuckpt.flow.work.history import Record
     from gpuckpt.flow.work.interrupts import Interrupts
+    from gpuckpt.flow.work.receipt import Recorder
     from gpuckpt.flow.work.toolbox import Toolbox
+    from gpuckpt.model import Finding
     from gpuckpt.timing import Receipt
 
 RISK = (
@@ -45,6 +48,7 @@ RISK = (
     "job stays suspended; nothing is ended, and `gpuckpt repair` goes on from there"
 )
 LABEL = {"rehearsal": "yes"}
+_PROOF = frozenset({"digest", "gpu-turn", "prove"})
 POLL_SECONDS = 0.05
 
 
@@ -87,9 +91,9 @@ def _in_place(
         known = record_of_job(taking, receipt)
         failed = verdict(done[0]) if done else None
         outcome = failed.name if failed is not None else DONE
-        return structs.replace(
-            known, pause=known.pause and known.pause - request.stay, outcome=outcome
-        )
+        # what a rehearsal does beyond a dump is no part of what a dump will take
+        more = request.stay + sum(one.seconds for one in receipt.phases if one.name in _PROOF)
+        return structs.replace(known, pause=known.pause and known.pause - more, outcome=outcome)
 
     with kept(operation, told):
         done.append(_suspended(operation, request, taking, watch))
@@ -105,7 +109,10 @@ def _suspended(
         record.spans = spans.of_rehearsal(quiesced=bool(taking.quiesced))
         with record.phase("prepare", "driver helpers"):
             taking.open()
-        taking.take_gpu(request.what.lock_timeout, thp=request.what.thp)
+        copies = Copies(operation.tools, operation.interrupts)
+        locked = copies.locked if request.prove else _nothing
+        taking.take_gpu(request.what.lock_timeout, thp=request.what.thp, locked=locked)
+        proved, differing = _proved(taking, copies, record) if request.prove else (None, ())
         if request.stay:
             with record.phase("stay", f"{request.stay:g} s without the GPU"):
                 _stay(request.stay, operation.interrupts)
@@ -115,7 +122,7 @@ def _suspended(
         taking.put_back(why)
         raise
     with record.phase("settle", f"watching for {request.settle:g} s", stoppable=False):
-        wrong = [*taking.unmoved, *watch.afterwards(request.settle)]
+        wrong = [*differing, *taking.unmoved, *watch.afterwards(request.settle)]
     stored = forecast(sight.facts, History(operation.tools.state_dir).records()).stored
     receipt = record.receipt()
     return RehearseResult(
@@ -132,7 +139,25 @@ def _suspended(
         wrong=tuple(wrong),
         stored_bytes=int(stored.value),
         basis=stored.basis,
+        proved=proved,
     )
+
+
+def _proved(
+    taking: Taking, copies: Copies, record: Recorder
+) -> tuple[CopiesProved, tuple[Finding, ...]]:
+    """Take the GPU memory a second time, and compare what came of it with the first."""
+    with record.phase("digest", "copies of GPU memory", taking.cuda.bytes) as step:
+        copies.advance = step.advance
+        copies.first()
+    taking.turn_gpu()
+    with record.phase("prove", "copies against the first", taking.cuda.bytes) as step:
+        copies.advance = step.advance
+        return copies.second()
+
+
+def _nothing(_: list[int]) -> None:
+    pass
 
 
 def _stay(seconds: float, interrupts: Interrupts) -> None:

@@ -100,6 +100,21 @@ class Proved:
 
 
 @dataclass(frozen=True, slots=True)
+class CopiesProved:
+    """What a round trip of GPU memory has shown.
+
+    So many `bytes` in `places` of the processes came again with the same bytes, `moved` of them at
+    other addresses. `elsewhere` are bytes that came to memory which was in use before: whose they
+    are is not known, they were not compared.
+    """
+
+    bytes: int
+    places: int
+    moved: int = 0
+    elsewhere: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Inside:
     """A pid namespace that a job lives in: the pid of its process 1 here, the job's pids in it.
 
@@ -144,7 +159,7 @@ class RehearseRequest:
 
     `stay` seconds pass without the GPU's state, `settle` seconds are watched afterwards. With
     `real` the dump is made, to `what.output` or beside where it would go, and removed unless
-    `keep`.
+    `keep`. `prove`: the GPU state goes away twice, and must be the same both times.
     """
 
     what: DumpRequest
@@ -152,6 +167,7 @@ class RehearseRequest:
     settle: float = 1.0
     real: bool = False
     keep: bool = False
+    prove: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,3 +196,4 @@ class RehearseResult:
     basis: str = ""
     dumped: DumpResult | None = None
     kept: Path | None = None
+    proved: CopiesProved | None = None

@@ -6,19 +6,31 @@ Nothing is allocated for it: bytes go from there into a buffer that the caller h
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
+import struct
 from array import array
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from gpuckpt.tools.pagemap import PAGE
 from gpuckpt.tools.procfs import read, text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 _AT_ONCE: Final = 1024  # UIO_MAXIOV of <linux/uio.h>
 _FIELDS: Final = 6
+# PAGEMAP_SCAN of <linux/fs.h>: struct pm_scan_arg, struct page_region, categories of pages
+_PAGEMAP_SCAN: Final = 0xC0606610
+_SCAN: Final = struct.Struct("12Q")
+_REGION: Final = struct.Struct("3Q")
+_REGIONS: Final = 4096
+_FILE, _PRESENT, _SWAPPED, _ZERO = 1 << 2, 1 << 3, 1 << 4, 1 << 5
+_NOT_OURS: Final = _FILE | _ZERO
+_THERE: Final = _PRESENT | _SWAPPED
+_HIGHEST: Final = 0x7FFFFFFFF000
 
 _libc = ctypes.CDLL(None)
 _readv = _libc.process_vm_readv
@@ -137,6 +149,14 @@ class Memories:
         """Return what a process has mapped, in the order of addresses; nothing if it is gone."""
         return parse(read(f"{self.root}/{pid}/maps") or b"")
 
+    def populated(self, pid: int) -> tuple[tuple[int, int], ...]:
+        """Return where private memory of a process holds bytes of its own, as starts and ends.
+
+        Memory that was never written has none, nor has a file. OSError before Linux 6.7.
+        """
+        with open(f"{self.root}/{pid}/pagemap", "rb", buffering=0) as pagemap:  # noqa: PTH123
+            return tuple(_scan(pagemap.fileno()))
+
     def task(self, pid: int) -> Memory:
         """Open all memory of a process; OSError if that may not be."""
         return TaskMemory(self.root, pid)
@@ -150,6 +170,29 @@ class Memories:
         return SharedMemory(f"{self.root}/{pid}/fd/{fd}")
 
 
+def _scan(pagemap: int) -> Iterator[tuple[int, int]]:
+    """Ask the kernel for the pages that are anonymous and not the page of zeros."""
+    regions = bytearray(_REGIONS * _REGION.size)
+    where = ctypes.addressof(ctypes.c_char.from_buffer(regions))
+    start, before = 0, (0, 0)
+    while start < _HIGHEST:
+        ask = bytearray(_SCAN.pack(
+            *(_SCAN.size, 0, start, _HIGHEST, 0, where, _REGIONS, 0),
+            *(_NOT_OURS, _NOT_OURS, _THERE, _PRESENT),
+        ))  # fmt: skip
+        count = fcntl.ioctl(pagemap, _PAGEMAP_SCAN, ask)
+        start = _SCAN.unpack(ask)[4]
+        for begin, end, _ in _REGION.iter_unpack(memoryview(regions)[: count * _REGION.size]):
+            if begin == before[1]:
+                before = (before[0], end)
+                continue
+            if before[1]:
+                yield before
+            before = (begin, end)
+    if before[1]:
+        yield before
+
+
 def parse(maps: bytes) -> tuple[Mapping, ...]:
     """Read a maps file."""
     found = []
@@ -159,6 +202,12 @@ def parse(maps: bytes) -> tuple[Mapping, ...]:
         name = text(fields[5]) if len(fields) == _FIELDS else ""
         found.append(Mapping(int(start, 16), int(end, 16), fields[1].decode("ascii"), name))
     return tuple(found)
+
+
+def covering(mappings: tuple[Mapping, ...], address: int) -> Mapping | None:
+    """Return the mapping that an address is in."""
+    at = bisect_right(mappings, address, key=lambda one: one.start) - 1
+    return mappings[at] if at >= 0 and address < mappings[at].end else None
 
 
 def _address(numbers: array[int]) -> int:

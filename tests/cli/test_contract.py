@@ -45,6 +45,7 @@ RESULTS = {
         "cuda_pids",
         "gpu_bytes",
         "pause",
+        "proved",
         "stay",
         "image_bytes",
         "stored_bytes",

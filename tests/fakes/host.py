@@ -11,6 +11,7 @@ import select
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpuckpt.errors import CriuMissing, CudaCallFailed, NoSuchProcess, Stopped
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 
 GIB = 1 << 30
 ROOT_PID = 4_000_000  # higher than the pid of any test run
+COPIES, COPY = 0x7000_0000, 600 << 10  # where the driver's copies are, and how long each is
 INIT_PID = ROOT_PID + 5000  # of a pid namespace, and those of the job in it follow
 # the job's processes talk to each other
 CONNECTED = (
@@ -134,6 +136,8 @@ class FakeHost:
     calls: list[str] = field(default_factory=list)
     pages: bytes = b"memory" * 50_000
     spoiled: dict[int, int] = field(default_factory=dict)  # where a byte of a process changes
+    forgetful: set[int] = field(default_factory=set)  # whose GPU memory is another after a restore
+    wandering: bool = False  # copies of GPU memory come to another place each time
     armed: dict[int, CudaState] = field(default_factory=dict)
     restored: dict[int, Process] = field(default_factory=dict)
     probe_answer: str = ""
@@ -717,12 +721,27 @@ class _Memory:
         assert pid in self.host.processes
         return (Mapping(criuimages.ADDRESS, criuimages.ADDRESS + (1 << 20), "rw-p", "[heap]"),)
 
+    def populated(self, pid: int) -> tuple[tuple[int, int], ...]:
+        start, found = criuimages.ADDRESS, [(criuimages.ADDRESS, criuimages.ADDRESS + 0x40000)]
+        if self.host.cuda.get(pid) is CudaState.CHECKPOINTED:
+            start = self._copy()
+            found += [(start, start + COPY), (start + 2 * COPY, start + 3 * COPY)]
+        return tuple(found)
+
     def task(self, pid: int) -> FakeMemory:
         assert pid in self.host.processes
         found = bytearray(self.host.pages)
         if pid in self.host.spoiled:
             found[self.host.spoiled[pid]] ^= 1
-        return FakeMemory(bytes(found))
+        turn = len(self.host.gpu_maps) if pid in self.host.forgetful else 0
+        copies = (bytes([pid % 100 + number]) * COPY for number in (1, 2))
+        first, second = (bytes([turn]) + one[1:] for one in copies)
+        where = self._copy()
+        return FakeMemory(bytes(found), {where: first, where + 2 * COPY: second})
+
+    def _copy(self) -> int:
+        """Return where the driver puts what it takes from the GPU."""
+        return COPIES + (len(self.host.gpu_maps) * 16 * COPY if self.host.wandering else 0)
 
 
 class FakeMemory:
@@ -730,15 +749,16 @@ class FakeMemory:
 
     end = 1 << 64
 
-    def __init__(self, data: bytes) -> None:
-        self._data = data
+    def __init__(self, data: bytes, more: Table[int, bytes] = MappingProxyType({})) -> None:
+        self._data = {criuimages.ADDRESS: data, **more}
 
     def fill(self, view: memoryview, stretches: Sequence[tuple[int, int]]) -> int:
         done = 0
         for address, length in stretches:
-            at = address - criuimages.ADDRESS
-            assert 0 <= at <= at + length <= len(self._data)
-            view[done : done + length] = self._data[at : at + length]
+            start = max(one for one in self._data if one <= address)
+            at, data = address - start, self._data[start]
+            assert 0 <= at <= at + length <= len(data)
+            view[done : done + length] = data[at : at + length]
             done += length
         return done
 

@@ -88,7 +88,7 @@ def rehearsing(folder: Path, *, real: bool) -> Callable[[FakeHost], object]:
 
     def run(host: FakeHost) -> object:
         what = DumpRequest(ROOT_PID, folder / "image", thp=True)
-        request = RehearseRequest(what, settle=0.0, real=real)
+        request = RehearseRequest(what, settle=0.0, real=real, prove=not real)
         return rehearse(host.toolbox(folder / "state"), request, Silent(), CALM)
 
     return run

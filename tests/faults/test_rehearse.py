@@ -36,7 +36,7 @@ def run(host: FakeHost, folder: Path, *, real: bool) -> RehearseResult:
     host.interrupts = interrupts
     (folder / "state").mkdir(parents=True, exist_ok=True)
     what = DumpRequest(ROOT_PID, folder / "scratch", thp=True)
-    request = RehearseRequest(what, stay=0.001, settle=0.0, real=real)
+    request = RehearseRequest(what, stay=0.001, settle=0.0, real=real, prove=not real)
     try:
         return rehearse(host.toolbox(folder / "state"), request, Silent(), interrupts)
     finally:
@@ -51,6 +51,7 @@ def test_every_call_of_a_rehearsal(tmp_path: Path, kind: str, when: str, *, real
     good = FakeHost.with_job()
     run(good, tmp_path / "good", real=real)
     assert {"cuda.lock", "cuda.checkpoint", "cuda.restore", "cuda.unlock"} <= set(good.calls)
+    assert real or {"memory.populated", "memory.task"} <= set(good.calls)
     for number, name in enumerate(good.calls, 1):
         if real and name == "cuda.close" and kind == "error":
             continue  # the image stands, the job runs, and the helpers go when this program ends

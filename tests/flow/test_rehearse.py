@@ -11,6 +11,7 @@ from gpuckpt.errors import (
     Blocked,
     CudaCallFailed,
     GpuStepFailed,
+    HostUnfit,
     NothingToRehearse,
     RehearsalFailed,
     UndoIncomplete,
@@ -18,13 +19,15 @@ from gpuckpt.errors import (
 from gpuckpt.events import Silent
 from gpuckpt.flow.gpu import memory, sameness
 from gpuckpt.flow.rehearse import rehearse, verdict
-from gpuckpt.flow.request import DumpRequest, RehearseRequest, RehearseResult
+from gpuckpt.flow.request import CopiesProved, DumpRequest, RehearseRequest, RehearseResult
 from gpuckpt.flow.work.history import History
 from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.flow.work.journal import Journal
 from gpuckpt.image.store import Image
 from gpuckpt.model import CudaOutcome, CudaState
-from tests.fakes.host import GIB, ROOT_PID, FakeHost, Fault, process
+from tests.fakes import host as host_module
+from tests.fakes.criuimages import ADDRESS
+from tests.fakes.host import COPIES, COPY, GIB, ROOT_PID, FakeHost, Fault, process
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,6 +67,61 @@ def test_in_place_nothing_is_written(tmp_path: Path) -> None:
     (kept,) = History(tmp_path / "state").records()
     assert (kept.operation, kept.outcome, kept.pause) == ("rehearse", "done", result.pause - 0.05)
     assert verdict(result) is None
+
+
+@pytest.mark.parametrize("wandering", [False, True])
+def test_a_round_trip_proves_the_gpu_memory(tmp_path: Path, *, wandering: bool) -> None:
+    """The GPU state goes twice and comes back twice, and the copies are alike wherever they lie."""
+    host, before = FakeHost.with_job(), FakeHost.with_job()
+    host.wandering = wandering
+    result = run(host, tmp_path, prove=True)
+    assert (host.processes, host.cuda) == (before.processes, before.cuda)
+    proved = CopiesProved(4 * COPY, 4, moved=4 if wandering else 0)
+    assert (result.proved, result.wrong) == (proved, ())
+    done = [call for call in host.calls if call in {"cuda.checkpoint", "cuda.restore"}]
+    assert done == ["cuda.checkpoint", "cuda.restore"] * 2
+    assert host.calls.count("cuda.lock") == host.calls.count("cuda.unlock") == 1
+    names = [one.name for one in result.receipt.phases]
+    assert names[2:8] == ["lock", "gpu-out", "digest", "gpu-turn", "prove", "gpu-in"]
+
+
+@pytest.mark.parametrize("wandering", [False, True])
+def test_gpu_memory_that_changes_on_the_way_is_named(tmp_path: Path, *, wandering: bool) -> None:
+    host, before = FakeHost.with_job(), FakeHost.with_job()
+    host.forgetful, host.wandering = {ROOT_PID + 1}, wandering
+    result = run(host, tmp_path, prove=True)
+    assert (host.processes, host.cuda) == (before.processes, before.cuda)
+    assert result.proved == CopiesProved(2 * COPY, 2, moved=2 if wandering else 0)
+    assert [(one.id, one.pid) for one in result.wrong] == [("gpu-bytes-differ", ROOT_PID + 1)] * 2
+    told = (
+        "did not come again"
+        if wandering
+        else f"1 of its 2 pieces of 512 KiB, the first at {COPIES:#x}"
+    )
+    assert told in result.wrong[0].reason
+    assert isinstance(verdict(result), RehearsalFailed)
+
+
+def test_copies_that_are_nowhere_prove_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_module._Memory, "populated", lambda *_: ((ADDRESS, ADDRESS + 4096),))
+    result = run(FakeHost.with_job(), tmp_path, prove=True)
+    assert result.proved == CopiesProved(0, 0)
+    assert [(one.id, one.blocks) for one in result.wrong] == [("gpu-copies-unseen", False)]
+
+
+def test_a_kernel_that_does_not_tell_is_no_place_for_a_proof(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(*_: object) -> None:
+        raise OSError(25, "Inappropriate ioctl for device")
+
+    monkeypatch.setattr(host_module._Memory, "populated", silent)
+    host, before = FakeHost.with_job(), FakeHost.with_job()
+    with pytest.raises(HostUnfit, match="does not tell which memory"):
+        run(host, tmp_path, prove=True)
+    assert (host.processes, host.cuda) == (before.processes, before.cuda)
 
 
 @pytest.mark.parametrize("keep", [False, True])

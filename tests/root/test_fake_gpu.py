@@ -23,14 +23,16 @@ pytestmark = pytest.mark.root
 
 
 def test_there_and_back(stage: Stage) -> None:
-    job = stage.start()
+    """The copy of what was on the GPU is proved with the rest of the job's memory."""
+    job = stage.start(1, "env", "GPU_JOB_MEMORY=4")
     image = stage.place.folder / "image"
     assert stage.gpuckpt("dump", job.pid, "-o", image).code == 0
     job.wait()
     wait_for("the pid is free", lambda: not exists(job.pid))
     assert stage.actions() == ["lock", "checkpoint"]
-    result = stage.gpuckpt("restore", image, "--settle", "0.2").result
+    result = stage.gpuckpt("restore", image, "--settle", "0.2", "--prove").result
     stage.place.restored += result["pids"]
+    assert result["proved"]["bytes"] > 5 << 20
     assert stage.actions() == ["lock", "checkpoint", "restore", "unlock"]
     stage.counts_on()
 

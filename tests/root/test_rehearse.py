@@ -42,6 +42,25 @@ def test_in_place_and_with_a_dump(stage: Stage) -> None:
     stage.counts_on()
 
 
+def test_a_round_trip_proves_the_gpu_memory(stage: Stage) -> None:
+    """What the driver copies out twice is the same, or is named; the job goes on either way."""
+    job = stage.start(1, "env", "GPU_JOB_MEMORY=4")
+    turn = ["lock", "checkpoint", "restore", "checkpoint", "restore", "unlock"]
+    seen = stage.gpuckpt("rehearse", job.pid, "--prove", "--settle", "0.2").result
+    assert stage.actions() == turn
+    assert seen["proved"]["bytes"] >= 4 << 20
+    assert seen["wrong"] == []
+    stage.counts_on()
+    stage.driver.fault(job.pid, "restore", flip=3 << 20)
+    done = stage.gpuckpt("rehearse", job.pid, "--prove", "--settle", "0.2")
+    assert (done.code, done.error) == (11, "rehearsal_failed")
+    (found,) = done.json["error"]["findings"]
+    assert (found["id"], found["pid"]) == ("gpu-bytes-differ", job.pid)
+    assert "pieces of 512 KiB" in found["reason"]
+    assert stage.driver.state(job.pid) == CudaState.RUNNING
+    stage.counts_on()
+
+
 def test_a_job_without_a_gpu(stage: Stage) -> None:
     """Refused in place with the offer to dump, which works and can be restored if it is kept."""
     job = stage.start()

@@ -158,6 +158,16 @@ class CudaTree:
             raise self._translated(why) from why
         self._freed = freed(self._tools, before) if before else {}
 
+    def turn(self) -> None:
+        """Give every checkpointed process its GPU memory back and take it again, locked throughout.
+
+        Raises:
+            GpuStepFailed: the driver refused one of them, on the way back or out.
+        """
+        if refused := self._restore(self.pids, None):
+            raise self._translated(refused) from refused
+        self.checkpoint()
+
     def bring_back(self, gpu_map: Mapping[str, str] | None = None) -> None:
         """Bring every process that still lives to the state it was in first.
 

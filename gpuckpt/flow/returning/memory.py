@@ -6,7 +6,6 @@ tasks share, which is read through whoever has it.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +23,7 @@ from gpuckpt.tools.criumemory import (
 )
 from gpuckpt.tools.lawful import Laws
 from gpuckpt.tools.pagemap import read_pagemap
+from gpuckpt.tools.taskmemory import covering
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gpuckpt.image.store import Image
     from gpuckpt.tools.criumemory import Area
     from gpuckpt.tools.pagemap import Pagemap
-    from gpuckpt.tools.taskmemory import Mapping, Memory
+    from gpuckpt.tools.taskmemory import Memory
 
 _SHARED: Final = "pagemap-shmem-"
 _MEMFDS: Final = "memfd.img"
@@ -162,9 +162,3 @@ class Parts(ExitStack):
         number = read_files_id(self._read(ids)) if ids in self._image.entries else 0
         table = f"fdinfo-{number}.img"
         return read_descriptors(self._read(table)) if table in self._image.entries else {}
-
-
-def covering(mappings: tuple[Mapping, ...], address: int) -> Mapping | None:
-    """Return the mapping that an address is in."""
-    at = bisect_right(mappings, address, key=lambda one: one.start) - 1
-    return mappings[at] if at >= 0 and address < mappings[at].end else None

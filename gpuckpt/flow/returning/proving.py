@@ -7,21 +7,22 @@ everything else is told by process, address and mapping.
 
 from __future__ import annotations
 
-import mmap
 import threading
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from blake3 import blake3
 
 from gpuckpt.errors import RestoreFailed
 from gpuckpt.flow.request import Proved
-from gpuckpt.flow.returning.memory import Parts, covering
-from gpuckpt.image.crew import cores
+from gpuckpt.flow.returning.memory import Parts
+from gpuckpt.flow.work.cores import PIECE, on_all_cores
 from gpuckpt.image.damage import Damaged, refusal
 from gpuckpt.model import blocker, warning
 from gpuckpt.tools.pagemap import PAGE
+from gpuckpt.tools.taskmemory import covering
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,10 +36,7 @@ if TYPE_CHECKING:
     from gpuckpt.model import Finding
     from gpuckpt.tools.pagemap import Run
 
-# so much stays in a core's cache between the copy out of the task and the digest of it
-PIECE: Final = 512 << 10
 MOST_TOLD: Final = 20
-_POLL_SECONDS: Final = 0.05
 _PAGES: Final = "pages-"
 _REMEDY: Final = "The image is intact: restore it again, and look for a cause in dmesg and RAM."
 
@@ -136,8 +134,6 @@ class Prover:
         self._interrupts = interrupts
         self._advance = advance
         self._lock = threading.Lock()
-        self._stopped = False
-        self._failed: list[BaseException] = []
         self._masked: Counter[str] = Counter()
         self._bytes = 0
         self.differences: list[Difference] = []
@@ -149,43 +145,19 @@ class Prover:
             Interrupted: a signal came.
             ImageError: the image itself is damaged.
         """
-        work = ((part, start, frame) for part in parts for start, frame in _frames(part))
-        threads = [threading.Thread(target=self._work, args=(work,)) for _ in range(cores())]
-        for one in threads:
-            one.start()
-        try:
-            for one in threads:
-                while one.is_alive():
-                    self._interrupts.check()
-                    one.join(_POLL_SECONDS)
-        finally:
-            self._stopped = True
-            for one in threads:
-                one.join()
-        if self._failed:
-            raise self._failed[0]
+        frames = ((part, start, frame) for part in parts for start, frame in _frames(part))
+        on_all_cores((partial(self._frame, *one) for one in frames), self._interrupts)
         self.differences = list(_joined(sorted(self.differences)))
         wrong = sum(one.end - one.start for one in self.differences)
         same = self._bytes - wrong - self._masked.total()
         return Proved(same, self._bytes // PAGE, dict(self._masked))
 
-    def _work(self, work: Iterator[tuple[Part, int, Frame]]) -> None:
-        view = memoryview(mmap.mmap(-1, PIECE))
-        try:
-            while not self._stopped:
-                with self._lock:
-                    task = next(work, None)
-                if task is None:
-                    return
-                part, start, frame = task
-                if not _same(part, start, frame, view):
-                    self._compare(part, start, frame, view)
-                with self._lock:
-                    self._bytes += frame.raw
-                self._advance(frame.raw)
-        except BaseException as why:  # noqa: BLE001 - raised again by who waits for the threads
-            self._failed.append(why)
-            self._stopped = True
+    def _frame(self, part: Part, start: int, frame: Frame, view: memoryview) -> None:
+        if not _same(part, start, frame, view):
+            self._compare(part, start, frame, view)
+        with self._lock:
+            self._bytes += frame.raw
+        self._advance(frame.raw)
 
     def _compare(self, part: Part, start: int, frame: Frame, view: memoryview) -> None:
         """Look for the pages of a frame that are not as they were."""

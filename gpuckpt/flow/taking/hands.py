@@ -30,6 +30,8 @@ from gpuckpt.flow.work.quiescing import agree, go_on, rest, still_quiet
 from gpuckpt.flow.work.undo import Undo
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpuckpt.flow.request import DumpRequest
     from gpuckpt.flow.sight.look import Sight
     from gpuckpt.flow.work.operation import Operation
@@ -123,10 +125,17 @@ class Taking:
         """Put the setting back when it has served; return what is to be told if it cannot be."""
         return hugepages.end(self._operation, self)
 
-    def take_gpu(self, lock_timeout: float, *, thp: bool = False) -> None:
+    def take_gpu(
+        self,
+        lock_timeout: float,
+        *,
+        thp: bool = False,
+        locked: Callable[[list[int]], None] = lambda _: None,
+    ) -> None:
         """Lock all, checkpoint all, and look that no GPU device is left open.
 
-        `thp`: the driver's host buffers shall be huge pages.
+        `thp`: the driver's host buffers shall be huge pages. `locked` is told of the CUDA processes
+        in between.
         """
         if thp:
             hugepages.begin(self._operation, self, self.undo, gpu=bool(self.cuda.pids))
@@ -138,6 +147,7 @@ class Taking:
             rounds = step.rounds = self.cuda.lock(lock_timeout, self.relist, self._joined)
             step.say(f"{_pids(self.cuda.pids)}, {rounds} round{'s' * (rounds > 1)}")
         if self.cuda.pids:
+            locked(self.cuda.pids)
             with self._record.phase("gpu-out", "GPU memory to host memory") as step:
                 tree = self.relist()
                 self._joined(tree, "checkpoint", uses=self.cuda.measure())
@@ -147,6 +157,12 @@ class Taking:
                 step.advance(self.cuda.bytes)
         options = replace(self.sight.options, stand_ins=self.check_devices() or None)
         self.sight = replace(self.sight, options=options)
+
+    def turn_gpu(self) -> None:
+        """Give the GPU memory back and take it again; no process may go on in between."""
+        with self._record.phase("gpu-turn", "to the GPU and back to host memory") as step:
+            self.cuda.turn()
+            step.advance(2 * self.cuda.bytes)
 
     def check_devices(self) -> frozenset[int]:
         """Look that no GPU device is left open, and return the numbers of those that may be.

@@ -164,6 +164,12 @@ class MemoryTool(Protocol):
     def mappings(self, pid: int) -> tuple[Mapping, ...]:
         """Return what a process has mapped, in the order of addresses; nothing if it is gone."""
 
+    def populated(self, pid: int) -> tuple[tuple[int, int], ...]:
+        """Return where private memory of a process holds bytes of its own, as starts and ends.
+
+        OSError if the kernel does not say.
+        """
+
     def task(self, pid: int) -> Memory:
         """Open all memory of a process; OSError if that may not be."""
 
