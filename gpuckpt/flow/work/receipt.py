@@ -13,7 +13,7 @@ from gpuckpt.events import SilentStep
 from gpuckpt.timing import BESIDE, Event, Phase, Receipt, seconds, unaccounted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
     from typing import Self
 
@@ -31,7 +31,7 @@ CLOCKS: Final = {
 class CountedStep:
     """A reporter's step that also counts what the receipt tells of it.
 
-    `waits` is who waited for whom in it; `bytes` and `rounds` as in the phase.
+    All as in the phase; see gpuckpt.flow.work.waiting for `waits` and `work`.
     """
 
     def __init__(self, step: Step) -> None:
@@ -39,6 +39,7 @@ class CountedStep:
         self.bytes = 0
         self.rounds = 0
         self.waits: tuple[Wait, ...] = ()
+        self.work: dict[str, float] = {}
         self._step = step
 
     def advance(self, amount: int) -> None:
@@ -65,7 +66,7 @@ class _Open:
         """Return it as it stands."""
         spent, step = seconds(now - self.begun), self.step
         rate = round(step.bytes / spent, 1) if spent and step.bytes else 0.0
-        about = (step.bytes, step.rounds, self.inside, rate, running, step.waits)
+        about = (step.bytes, step.rounds, self.inside, rate, running, step.waits, step.work)
         return Phase(self.name, seconds(self.begun), spent, *about)
 
 
@@ -234,10 +235,10 @@ class Stages:
         if step := self._step:
             step.advance(amount)
 
-    def waited(self, waits: Iterable[Wait]) -> None:
-        """Say of what runs now who waited for whom."""
-        if step := self._step:
-            step.waits = tuple(waits)
+    @property
+    def step(self) -> CountedStep | None:
+        """The step of what runs now."""
+        return self._step
 
     def close(self, *why: object) -> None:
         """End the last phase, if it has not ended."""
