@@ -14,6 +14,7 @@ from gpuckpt.errors import GpuckptError, ImageError, RestoreFailed, Stopped, Ver
 from gpuckpt.flow.gpu.tree import CudaTree
 from gpuckpt.flow.leftovers.recover import recover
 from gpuckpt.flow.request import Proved, RestoreRequest, RestoreResult
+from gpuckpt.flow.returning.afterwards import look_at
 from gpuckpt.flow.returning.apart import Apart
 from gpuckpt.flow.returning.binding import bind, fire
 from gpuckpt.flow.returning.gates import admit
@@ -242,26 +243,15 @@ class _Restore:
 
     def _verify(self) -> None:
         """Look at the restored tree; a failure ends it only if the user said so."""
-        proof = self.proof
         if self.manifest.quiesced:
             self._note("resume")
             with self.record.phase("resume", "from the step it stopped at"):
                 self._judge(go_on(self.tools, self.pids))
                 self._goes_on(spans.RESUMED)
         self._note("verify")
-        with self.record.phase("verify", "processes, GPU state") as step:
-            self._judge(proof.look())
-            step.say(f"settling for {self.request.settle:g} s")
-            self._judge(proof.settle(self.request.settle))
-            self.findings += proof.fresh(
-                self.findings, stays=self.request.stays or bool(self.apart)
-            )
-        if self.request.probe:
-            with self.record.phase("probe", self.request.probe):
-                self._judge(proof.probe(self.request.probe, self.request.probe_timeout))
-                self.record.event(spans.PROBED)
-        if not proof.motion.moved:
-            self.record.missed(spans.PROGRESS, proof.motion.reason)
+        look_at(self.operation, self.request, self.proof, self._judge)
+        stays = self.request.stays or bool(self.apart)
+        self.findings += self.proof.fresh(self.findings, stays=stays)
         self.interrupts.check()
 
     def _judge(self, wrong: list[Finding]) -> None:

@@ -19,21 +19,21 @@ _SLOWER: Final = 1.5
 
 
 class Motion:
-    """One job, watched from the moment it goes on."""
+    """One job, watched from the moment it goes on, which is `begun`."""
 
     def __init__(self, tools: Toolbox, pids: Collection[int], seen: Callable[[], None]) -> None:
         """Know whom to watch; `seen` is told when the first of them has moved."""
         self.moved = False
+        self.begun = time.monotonic()
         self._tools = tools
         self._pids = pids
         self._seen = seen
         self._before: dict[int, int] = {}
         self._pause = _SOON
-        self._begun = time.monotonic()
 
     def begin(self) -> None:
         """Count from here: the job goes on now."""
-        self._begun = time.monotonic()
+        self.begun = time.monotonic()
         self._before = self._tools.proc.cpu_times(self._pids)
 
     def look(self) -> None:
@@ -54,5 +54,5 @@ class Motion:
     @property
     def reason(self) -> str:
         """Why it was not seen to move, if it was not."""
-        watched = time.monotonic() - self._begun
+        watched = time.monotonic() - self.begun
         return f"no process of it used CPU time in the {watched:.1f} s that it was watched"

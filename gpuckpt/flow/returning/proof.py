@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpuckpt.image.manifest import Manifest, ProcessRecord
     from gpuckpt.model import CudaOutcome, Finding, GpuUse, Process, ProcessRef, Tree
 
-PROBE_PAUSE = 0.5
+PROBE_SOON, PROBE_PAUSE = 0.05, 0.5
 
 
 class Proof:
@@ -47,6 +47,7 @@ class Proof:
         self._interrupts = interrupts
         self._refs: dict[int, ProcessRef] = {}
         self.doubts: list[Finding] = []
+        self._before: doubts.Moment | None = None
         self.motion = Motion(tools, tuple(one.pid for one in manifest.tree), moved)
         self.progress = ""
 
@@ -62,7 +63,11 @@ class Proof:
         return wrong
 
     def look(self) -> list[Finding]:
-        """Look at the running tree: those that matter alive, GPU state as it was.
+        """Look at the running tree: those that matter alive, GPU state as it was."""
+        return self._living() or self._gpu()
+
+    def _living(self) -> list[Finding]:
+        """Look at those that matter.
 
         A plain child may have come to its end in the meantime, as it would have without us.
         """
@@ -71,15 +76,15 @@ class Proof:
             if record.pid in self._manifest.cuda or record.pid == self._manifest.root_pid:
                 process = self._tools.proc.process(record.pid)
                 wrong += _alive(record.pid, process) or self._replaced(process)
-        return [self._explained(one) for one in wrong] or self._gpu()
+        return [self._explained(one) for one in wrong]
 
     def settle(self, seconds: float) -> list[Finding]:
-        """Wait, then look again: many a restored process dies in its first second.
+        """Look again `seconds` after it went on: many a restored process dies in its first second.
 
         What is not certainly wrong is left in `doubts`, whether the job has run in `progress`.
         """
-        before = doubts.moment(self._tools, self._manifest)
-        ends = time.monotonic() + seconds
+        before = self._before or doubts.moment(self._tools, self._manifest)
+        ends = self.motion.begun + seconds
         self.motion.look()
         while (left := ends - time.monotonic()) > 0:
             self._interrupts.check()
@@ -146,8 +151,10 @@ class Proof:
         return [_wrong("process-replaced", f"pid {process.pid}", reason, process.pid)]
 
     def probe(self, command: str, timeout: float) -> list[Finding]:
-        """Run the user's command until it succeeds or its time is up."""
+        """Run the user's command until it succeeds, its time is up, or the job has ended."""
+        self._before = doubts.moment(self._tools, self._manifest)
         ends = time.monotonic() + timeout
+        pause = PROBE_SOON
         while True:
             self._interrupts.check()
             left = max(1.0, ends - time.monotonic())
@@ -161,7 +168,10 @@ class Proof:
                 return []
             if time.monotonic() >= ends:
                 return [_wrong("probe", command, f"The probe did not succeed: {answer}.")]
-            time.sleep(PROBE_PAUSE)
+            if wrong := self._living():
+                return wrong
+            time.sleep(pause)
+            pause = min(PROBE_PAUSE, 2 * pause)
 
     def _gpu(self) -> list[Finding]:
         cuda = self._manifest.cuda

@@ -12,6 +12,8 @@ from gpuckpt.timing import Wait
 
 @dataclass(frozen=True, slots=True)
 class Said:
+    """As a packer counts."""
+
     source: float
     storage: float
     packing: float

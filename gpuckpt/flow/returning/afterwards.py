@@ -1,0 +1,42 @@
+"""The looks at a job that runs again: at once, by the user's probe, and when it has settled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuckpt.flow.work import spans
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpuckpt.flow.request import RestoreRequest
+    from gpuckpt.flow.returning.proof import Proof
+    from gpuckpt.flow.work.operation import Operation
+    from gpuckpt.model import Finding
+
+
+def look_at(
+    operation: Operation,
+    request: RestoreRequest,
+    proof: Proof,
+    judge: Callable[[list[Finding]], None],
+) -> None:
+    """Have all that is wrong judged; the probe comes early, so that it tells when the job serves.
+
+    Raises:
+        VerificationFailed: as `judge` does.
+    """
+    record, settle = operation.record, request.settle
+    with record.phase("verify", "processes, GPU state") as step:
+        judge(proof.look())
+        if not request.probe:
+            step.say(f"settling for {settle:g} s")
+            judge(proof.settle(settle))
+    if request.probe:
+        with record.phase("probe", request.probe):
+            judge(proof.probe(request.probe, request.probe_timeout))
+            record.event(spans.PROBED)
+        with record.phase("settle", f"until it has run for {settle:g} s"):
+            judge(proof.settle(settle))
+    if not proof.motion.moved:
+        record.missed(spans.PROGRESS, proof.motion.reason)
