@@ -17,6 +17,7 @@ from gpuckpt.flow.sight.forecast import (
     LOCK_MANY,
     LOCK_ONE,
     STREAM_MOST,
+    Estimate,
     forecast,
 )
 from gpuckpt.flow.work.history import KEPT, History, Record, record_of
@@ -193,3 +194,23 @@ def test_a_record_is_made_from_a_manifest() -> None:
     made = record_of(samples.MANIFEST, samples.RECEIPT)
     assert (made.command, made.raw) == ("python train.py --epochs 90", samples.MANIFEST.totals.raw)
     assert (made.cuda, made.processes, made.gpu_bytes) == (1, 2, 12 * GIB)
+
+
+OLD = (
+    b'{"operation":"dump","started":"2026-01-02T03:04:05Z","receipt":{"operation":"dump","started":'
+    b'"2026-01-02T03:04:05Z","seconds":3.0,"phases":[{"name":"lock","started":0.5,"seconds":0.25,'
+    b'"bytes":0,"rounds":1}]},"command":"python3 train.py","raw":1,"stored":1,"gpu_bytes":0,'
+    b'"processes":1,"cuda":1,"host":"h","driver":"","pause":2.0,"expected":1.0,"outcome":"done"}'
+)
+
+
+def test_records_of_older_versions_are_read_and_learned_from(tmp_path: Path) -> None:
+    (tmp_path / "receipts").mkdir()
+    (tmp_path / "receipts" / "20260102T030405Z-dump-0.json").write_bytes(OLD)
+    (old,) = History(tmp_path).records()
+    assert (old.took, old.image_id, old.receipt.rest) == (2.0, "", 2.75)
+    assert old.receipt.interval("pause") is None
+    known = forecast(cuda_facts(), (old,))
+    assert known.lately == Lately(1.0, 1)
+    assert known.lock == Estimate(0.25, "from 1 receipt of this command")
+    assert History(tmp_path).of_image("") == (old,)
