@@ -31,7 +31,8 @@ class Told:
     """What is told of one dump: `expected` is its pause as forecast, `manifest` its image's."""
 
     def __init__(self, operation: Operation, taking: Taking, *, stays: bool) -> None:
-        """Know of nothing yet; `stays`: the job goes on afterwards."""
+        """Read what earlier ones took, while the job runs; `stays`: it goes on afterwards."""
+        self._past = History(operation.tools.state_dir).records()
         self.expected: float | None = None
         self.manifest: Manifest | None = None
         self._operation = operation
@@ -45,8 +46,8 @@ class Told:
     def expect(self) -> None:
         """Forecast the pause of the job as it is by now; what of it will be timed is known then."""
         taking = self._taking
-        past = History(self._operation.tools.state_dir).records()
-        self.expected = forecast(taking.sight.facts, past, leave_running=self._stays).pause
+        facts = taking.sight.facts
+        self.expected = forecast(facts, self._past, leave_running=self._stays).pause
         self._operation.record.spans = spans.of_dump(
             cuda=bool(taking.cuda.pids), quiesced=bool(taking.quiesced), stays=self._stays
         )
