@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import total_ordering
 
+from gpuckpt.value import Value
+
 
 class CudaState(StrEnum):
     """What the driver says of a process (cuCheckpointProcessGetState); NONE: no CUDA in it."""
@@ -37,8 +39,7 @@ class Severity(StrEnum):
     WARNING = "warning"
 
 
-@dataclass(frozen=True, slots=True)
-class CudaBackend:
+class CudaBackend(Value, frozen=True):
     """What makes the driver calls: `kind` is bindings, binary or none (no NVIDIA driver here).
 
     `cuda` is the CUDA version the driver speaks, as far as it says; `note` why it is not a better
@@ -51,8 +52,7 @@ class CudaBackend:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CudaOutcome:
+class CudaOutcome(Value, frozen=True):
     """What came of one driver call on one process.
 
     `action` is state, open, lock, checkpoint, restore or unlock. `error` is empty if the process
@@ -92,8 +92,7 @@ class CudaOutcome:
         return f"pid {self.pid}: {self.detail or self.error} ({self.error}), {state}"
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessRef:
+class ProcessRef(Value, frozen=True):
     """One process for as long as it lives: a pid alone can be recycled.
 
     `start_time` is field 22 of /proc/PID/stat, in clock ticks since boot.
@@ -103,8 +102,7 @@ class ProcessRef:
     start_time: int
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(Value, frozen=True):
     """One process of a tree, as /proc shows it."""
 
     ref: ProcessRef
@@ -150,8 +148,7 @@ class Process:
         return " ".join(self.argv) or f"[{self.comm}]"
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
+class Tree(Value, frozen=True):
     """A root process and all its descendants: the unit of a dump. Parents before children."""
 
     processes: tuple[Process, ...]
@@ -167,8 +164,7 @@ class Tree:
         return tuple(process.pid for process in self.processes)
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(Value, frozen=True):
     """How one process of a job is after something failed.
 
     `cuda` is None where the driver does not tell or there was no CUDA, `cuda_before` what it had
@@ -198,8 +194,7 @@ class DeviceUse:
     number: int = field(default=0, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Value, frozen=True):
     """One GPU. `uuid` as NVML prints it, `GPU-` included; None: the driver does not say.
 
     `nvlinks` and `paths` have an entry for every GPU of the host, by its index, or none at all: how
@@ -221,8 +216,7 @@ class Gpu:
     paths: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class GpuUse:
+class GpuUse(Value, frozen=True):
     """How many bytes one process holds on one GPU, as NVML counts them."""
 
     pid: int
@@ -230,8 +224,7 @@ class GpuUse:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class GpuPlace:
+class GpuPlace(Value, frozen=True):
     """Where a GPU of an image goes on a host: `new`, or nowhere.
 
     `how` that was found: it is the same, it was asked for, or it was planned. `part` is what the
@@ -247,8 +240,7 @@ class GpuPlace:
     trouble: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class NvidiaFacts:
+class NvidiaFacts(Value, frozen=True):
     """The NVIDIA driver of a host and its GPUs, in NVML's order.
 
     `module` is the version of the loaded kernel module and `flavour` open or proprietary, `library`
@@ -304,8 +296,7 @@ class Version:
         return self.numbers + (0,) * (width - len(self.numbers))
 
 
-@dataclass(frozen=True, slots=True)
-class HostFacts:
+class HostFacts(Value, frozen=True):
     """What a restore compares about a host, and what it has room for.
 
     `memory_available` counts a cgroup limit; `missing_capabilities` are those a dump or a
@@ -334,8 +325,7 @@ class HostFacts:
     time_namespaces: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class CarriedFile:
+class CarriedFile(Value, frozen=True):
     """A file whose bytes are in an image: in memory, or without the name the job knows it by.
 
     `names` are those it has in its folder, `link` is the one under which CRIU looks for it at a
@@ -369,8 +359,7 @@ class CarriedFile:
         return sum(length for _, length in self.extents)
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Value, frozen=True):
     """One fact that stops or endangers an operation.
 
     `id` is stable and may be used in scripts, `object` names the descriptor, path, gate or

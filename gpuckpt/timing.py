@@ -6,8 +6,11 @@ to the last digit. What other clocks say stands apart, with whose clock it is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import field
+
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,8 +20,7 @@ _MICRO = 1_000_000
 BESIDE = "all"
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Value, frozen=True):
     """How long `who` had nothing to do but to wait `on` somebody."""
 
     who: str
@@ -26,8 +28,7 @@ class Wait:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
+class Phase(Value, frozen=True):
     """One timed step: `started` counts from the operation's start, `bytes` 0 if none moved.
 
     `rounds` are the tries that a lock took, 0 for what is done once. `inside` names the phase that
@@ -48,16 +49,14 @@ class Phase:
     work: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Value, frozen=True):
     """Something that happened, `at` so many seconds after the operation's start."""
 
     name: str
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(Value, frozen=True):
     """The time from one event to another; None, and the `reason`, if one of them did not happen."""
 
     name: str
@@ -67,8 +66,7 @@ class Interval:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Foreign:
+class Foreign(Value, frozen=True):
     """What somebody else measured by a `clock` of his own: `seconds` and `counts` by name."""
 
     whose: str
@@ -77,8 +75,7 @@ class Foreign:
     counts: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(Value, frozen=True):
     """The timed phases of one operation; `started` is UTC ISO 8601, `seconds` the whole.
 
     The phases that are inside no other, and `unaccounted`, add up to the whole; it is None where

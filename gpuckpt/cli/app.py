@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,6 +35,7 @@ from gpuckpt.cli.show import show
 from gpuckpt.cli.status import status
 from gpuckpt.cli.verify import verify
 from gpuckpt.errors import UsageError
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -66,8 +66,7 @@ PROGRAM = "gpuckpt"
 _HELP_WIDTH = 80
 
 
-@dataclass(frozen=True, slots=True)
-class Invocation:
+class Invocation(Value, frozen=True):
     """A command to run with the options it was given."""
 
     command: str

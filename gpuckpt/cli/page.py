@@ -6,9 +6,10 @@ the JSON `result`. Nothing here prints.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from gpuckpt.errors import GpuckptError
@@ -25,16 +26,14 @@ class Tone(StrEnum):
     NEUTRAL = "neutral"
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
+class Fields(Value, frozen=True):
     """Names and values, one a line, below a heading if there is one."""
 
     rows: tuple[tuple[str, str], ...]
     heading: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Value, frozen=True):
     """Rows under headings. `right` lists the columns that hold numbers, `marks` colours.
 
     `marks` maps a cell's exact text to the tone it is shown in on a terminal.
@@ -47,15 +46,13 @@ class Table:
     marks: tuple[tuple[str, Tone], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
+class Findings(Value, frozen=True):
     """What stops or endangers an operation."""
 
     findings: tuple[Finding, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Value, frozen=True):
     """One thing looked at: how it stands, in a word and in a sentence, and what to do."""
 
     tone: Tone
@@ -65,39 +62,34 @@ class Check:
     remedy: str
 
 
-@dataclass(frozen=True, slots=True)
-class Checks:
+class Checks(Value, frozen=True):
     """A list of things looked at."""
 
     checks: tuple[Check, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(Value, frozen=True):
     """The phases of a receipt as bars over time."""
 
     heading: str
     receipt: Receipt
 
 
-@dataclass(frozen=True, slots=True)
-class Verbatim:
+class Verbatim(Value, frozen=True):
     """Lines of another program, shown as they are."""
 
     heading: str
     lines: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Paragraph:
+class Paragraph(Value, frozen=True):
     """A sentence or two."""
 
     text: str
     tone: Tone = Tone.NEUTRAL
 
 
-@dataclass(frozen=True, slots=True)
-class Next:
+class Next(Value, frozen=True):
     """Command lines to type next, never broken over lines."""
 
     commands: tuple[str, ...]
@@ -106,8 +98,7 @@ class Next:
 Block = Fields | Table | Findings | Checks | Timeline | Verbatim | Paragraph | Next
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(Value, frozen=True):
     """A title and what stands below it."""
 
     title: str
@@ -115,8 +106,7 @@ class Page:
     blocks: tuple[Block, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Value, frozen=True):
     """What a command came to: `payload` for programs, `page` for people, `quiet` for -q.
 
     `status` is the exit status of one that worked, 0 but for a job waited for. `error` is for a

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+
+from msgspec.structs import replace
 
 from gpuckpt.cli import describe, units, values
 from gpuckpt.cli.context import Application

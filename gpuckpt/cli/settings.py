@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuckpt.cli.values import TRUE
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 STATE_DIR = Path("/var/lib/gpuckpt")
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Value, frozen=True):
     """How to talk: `progress` is auto, plain, json or none."""
 
     json: bool = False

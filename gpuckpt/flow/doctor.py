@@ -6,7 +6,6 @@ Everything is looked at, so that one visit tells all there is to repair.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -16,6 +15,7 @@ from gpuckpt.flow.sight.rules.host import OLDEST_KERNEL
 from gpuckpt.flow.trial import trial
 from gpuckpt.flow.work import hugepages
 from gpuckpt.model import Version
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,8 +33,7 @@ LEAST_SPACE = 64 << 20
 _SETTINGS = ("/etc/criu/default.conf", "~/.criu/default.conf")
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Value, frozen=True):
     """One thing looked at; `id` is stable, `remedy` empty where there is nothing to do."""
 
     id: str
@@ -43,8 +42,7 @@ class Check:
     remedy: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class DoctorResult:
+class DoctorResult(Value, frozen=True):
     """All checks, in the order they were made."""
 
     checks: tuple[Check, ...]

@@ -7,8 +7,9 @@ rename, made while the tree is still frozen and can still go on.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from gpuckpt.errors import DumpFailed, Stopped, UndoIncomplete, WriteFailed
 from gpuckpt.flow.request import DumpRequest, DumpResult

@@ -6,7 +6,6 @@ import os
 import shutil
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +16,7 @@ from gpuckpt.flow.work.workspace import check_readable, kept_logs, run_folders
 from gpuckpt.image.names import MANIFEST
 from gpuckpt.image.stage import sweep
 from gpuckpt.image.store import Image
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,16 +29,14 @@ LOG_DAYS: Final = 30
 _DAY: Final = 86_400.0
 
 
-@dataclass(frozen=True, slots=True)
-class GcRequest:
+class GcRequest(Value, frozen=True):
     """Where to look beside the state directory; or only what would be removed."""
 
     folders: tuple[Path, ...] = ()
     dry_run: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Removed:
+class Removed(Value, frozen=True):
     """One thing that was removed, or would be; `bytes` on disk."""
 
     kind: str
@@ -46,8 +44,7 @@ class Removed:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class GcResult:
+class GcResult(Value, frozen=True):
     """What was removed, or would be, and what was left although it looks like litter, and why."""
 
     removed: tuple[Removed, ...]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import CudaCallFailed
@@ -16,6 +15,7 @@ from gpuckpt.flow.work.kin import climb
 from gpuckpt.flow.work.tasks import ask_each
 from gpuckpt.model import CudaState
 from gpuckpt.tools.cuda_wire import HELPER
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 _NODE = re.compile(r"/dev/nvidia(ctl|\d+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Value, frozen=True):
     """One job: the root to dump, the processes of its tree with CUDA, and the bytes they hold."""
 
     root: Process

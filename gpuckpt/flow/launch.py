@@ -10,7 +10,6 @@ import signal
 import sys
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.errors import NotWritable
@@ -18,6 +17,7 @@ from gpuckpt.flow.profiles import PROFILES
 from gpuckpt.flow.work.departure import dump_of, told
 from gpuckpt.tools.launcher import has_ended
 from gpuckpt.tools.pidspace_init import deliver
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,8 +34,7 @@ CHUNK = 1 << 16
 MARK: Final = "GPUCKPT_STARTED"
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchRequest:
+class LaunchRequest(Value, frozen=True):
     """What to start, with which settings, and the files that stdout and stderr are appended to.
 
     `state_dir` is where a dump of the job would have its journal.

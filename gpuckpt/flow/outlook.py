@@ -5,8 +5,9 @@ The pass is the dump's own look; only the pages differ.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
+
+from msgspec.structs import replace
 
 from gpuckpt.errors import Unfinished
 from gpuckpt.flow.leftovers.found import cut_short, left_of
@@ -20,6 +21,7 @@ from gpuckpt.flow.work import hugepages
 from gpuckpt.flow.work.history import History
 from gpuckpt.flow.work.journal import Journal
 from gpuckpt.model import TcpPolicy, blocker
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,8 +40,7 @@ MIB: Final = 1 << 20
 Role = Literal["CUDA", "GPU files", "plain"]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Value, frozen=True):
     """One process: what it is to the GPU, and what it holds where.
 
     `uses` has 0 bytes where NVML does not say; `indexes` are the GPUs' numbers, None for unknown.
@@ -58,8 +59,7 @@ class Row:
         return sum(use.bytes for use in self.uses)
 
 
-@dataclass(frozen=True, slots=True)
-class Outlook:
+class Outlook(Value, frozen=True):
     """What a dump as asked for would meet; `error` is what it would be refused with.
 
     `instead` is the same dump with other options, if these are all it takes to be let through.

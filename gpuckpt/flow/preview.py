@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import ImageDamaged, ImageUntrusted
@@ -15,6 +14,7 @@ from gpuckpt.flow.work import hugepages
 from gpuckpt.flow.work.history import History
 from gpuckpt.image.store import Image
 from gpuckpt.model import blocker
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from gpuckpt.model import Finding
 
 
-@dataclass(frozen=True, slots=True)
-class Preview:
+class Preview(Value, frozen=True):
     """What was found; `error` is the refusal that a restore would end in, None if it would begin.
 
     `same_boot` tells whether this is the very boot it ran on, `memory` the bytes of host memory

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(Value, frozen=True):
     """Settings for a kind of job, what they are for, and what they cost."""
 
     environment: Mapping[str, str]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import shutil
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from msgspec import structs
+from msgspec.structs import replace
 
 from gpuckpt.errors import GpuckptError, NothingToRehearse, RehearsalFailed
 from gpuckpt.flow.dump import dump

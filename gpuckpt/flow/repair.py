@@ -6,7 +6,6 @@ again, and to be stopped between two steps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import GpuckptError
@@ -20,6 +19,7 @@ from gpuckpt.flow.work.quiescing import go_on, standing
 from gpuckpt.flow.work.tasks import check_target
 from gpuckpt.flow.work.workspace import check_readable
 from gpuckpt.model import CudaState, GpuUse, blocker
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -31,16 +31,14 @@ if TYPE_CHECKING:
     from gpuckpt.model import Finding, Tree
 
 
-@dataclass(frozen=True, slots=True)
-class RepairRequest:
+class RepairRequest(Value, frozen=True):
     """What to repair: everything, or what concerns one process's tree; or only what would be."""
 
     pid: int | None = None
     dry_run: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RepairResult:
+class RepairResult(Value, frozen=True):
     """What was put right, or would be, and what is left."""
 
     done: tuple[Deed, ...]

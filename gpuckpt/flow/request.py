@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from msgspec import field
+
 from gpuckpt.model import TcpPolicy
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,8 +18,7 @@ if TYPE_CHECKING:
     from gpuckpt.timing import Receipt
 
 
-@dataclass(frozen=True, slots=True)
-class DumpRequest:
+class DumpRequest(Value, frozen=True):
     """What to dump, and how.
 
     `output` None means a name made from command, pid and time in the current folder. `level` is
@@ -44,8 +45,7 @@ class DumpRequest:
     quiesce_timeout: float = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class DumpResult:
+class DumpResult(Value, frozen=True):
     """What came of a dump. `pause` is how long the job stood still, in seconds, so far.
 
     `expected` is the pause that was forecast.
@@ -60,8 +60,7 @@ class DumpResult:
     expected: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RestoreRequest:
+class RestoreRequest(Value, frozen=True):
     """What to restore, and when to call it a success.
 
     `probe` is a shell command that must succeed within `probe_timeout` seconds; `settle` seconds
@@ -85,8 +84,7 @@ class RestoreRequest:
     prove: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Proved:
+class Proved(Value, frozen=True):
     """What a proof of memory has shown: so many `bytes` of `pages` are those of the image.
 
     `masked` are bytes that differ by right, by the law that says so; `findings` tell what could not
@@ -99,8 +97,7 @@ class Proved:
     findings: tuple[Finding, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CopiesProved:
+class CopiesProved(Value, frozen=True):
     """What a round trip of GPU memory has shown.
 
     So many `bytes` in `places` of the processes came again with the same bytes, `moved` of them at
@@ -114,8 +111,7 @@ class CopiesProved:
     elsewhere: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Inside:
+class Inside(Value, frozen=True):
     """A pid namespace that a job lives in: the pid of its process 1 here, the job's pids in it.
 
     `renamed` has the CUDA driver's Unix sockets that have other names in there, by the old ones.
@@ -127,8 +123,7 @@ class Inside:
     renamed: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class RestoreResult:
+class RestoreResult(Value, frozen=True):
     """What came of a restore; `gpu_map` is empty if every GPU was the same.
 
     `progress` says whether the job has used CPU time since: ran or idle. All pids are those on
@@ -153,8 +148,7 @@ class RestoreResult:
         return self.root_pid if self.inside is None else self.inside.init
 
 
-@dataclass(frozen=True, slots=True)
-class RehearseRequest:
+class RehearseRequest(Value, frozen=True):
     """What to rehearse, and how: `what` is the dump that shall be known to work.
 
     `stay` seconds pass without the GPU's state, `settle` seconds are watched afterwards. With
@@ -170,8 +164,7 @@ class RehearseRequest:
     prove: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RehearseResult:
+class RehearseResult(Value, frozen=True):
     """What a rehearsal showed.
 
     `pause` is how long the job stood still. `image_bytes` is what an image is expected to hold

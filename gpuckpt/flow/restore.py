@@ -6,9 +6,10 @@ byte it is made of has been checked; and success is said only after the tree has
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from gpuckpt.errors import GpuckptError, ImageError, RestoreFailed, Stopped, VerificationFailed
 from gpuckpt.flow.gpu.tree import CudaTree

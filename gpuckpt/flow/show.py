@@ -6,7 +6,6 @@ does not know.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -17,6 +16,7 @@ from gpuckpt.image import wire
 from gpuckpt.image.manifest import unknown_needs
 from gpuckpt.image.store import Image
 from gpuckpt.timing import Receipt
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 _LARGEST_RECEIPT: Final = 8 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class ShowResult:
+class ShowResult(Value, frozen=True):
     """An image's manifest; `unknown_needs` are why this gpuckpt could not restore it.
 
     `records` tell how its dump and its restores went, as far as this host knows, oldest first.

@@ -6,7 +6,6 @@ somebody has suspended it. A process that is stopped is never asked about: the d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import DriverUnfit
@@ -19,6 +18,7 @@ from gpuckpt.flow.work.tasks import ask_each, check_target
 from gpuckpt.flow.work.workspace import check_readable, kept_logs, run_folders
 from gpuckpt.model import CudaState, warning
 from gpuckpt.tools.cuda_wire import HELPER
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -31,16 +31,14 @@ if TYPE_CHECKING:
 _STATES = {"T": "stopped", "t": "held by a tracer", "Z": "ended", "D": "waiting for the kernel"}
 
 
-@dataclass(frozen=True, slots=True)
-class Unfinished:
+class Unfinished(Value, frozen=True):
     """An operation that was cut short, and what is left of it."""
 
     entry: Entry
     left: tuple[Finding, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(Value, frozen=True):
     """One process of a job: how the kernel and the driver see it."""
 
     process: Process
@@ -48,8 +46,7 @@ class Member:
     cuda: CudaState
 
 
-@dataclass(frozen=True, slots=True)
-class StatusResult:
+class StatusResult(Value, frozen=True):
     """All there is to tell; `returning`: helpers of a gpuckpt that died are still at work.
 
     `strangers` are processes that somebody else has suspended, `files` what `gpuckpt gc` removes

@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ from gpuckpt.flow.request import DumpRequest, RestoreRequest
 from gpuckpt.flow.restore import restore
 from gpuckpt.flow.work.tasks import end_restored, wait_gone
 from gpuckpt.tools.run import Command, Runner
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,8 +43,7 @@ TICKS = 5
 POLL_SECONDS = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(Value, frozen=True):
     """What a trial proved; `last` is the tick it was dumped at, `ticks` how far it counted."""
 
     device: str

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuckpt.image.check import check_files
 from gpuckpt.image.store import Image
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from gpuckpt.image.manifest import Manifest
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyResult:
+class VerifyResult(Value, frozen=True):
     """What a look at every byte came to; `bytes` are stored ones, `raw` what they unpack to."""
 
     image: Path

@@ -6,7 +6,6 @@ What one byte fills is stored as such at every level, and what hardly shrinks is
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import zstandard
@@ -15,6 +14,7 @@ from blake3 import blake3
 from gpuckpt.errors import UsageError
 from gpuckpt.image import plain
 from gpuckpt.image.frames import FRAME_SIZE, NO_CHECK, check_of
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,8 +23,7 @@ LEVELS = range(-50, 23)
 _WORTH = 6  # a frame is stored as it is if it does not shrink by a 64th: it is read back quicker
 
 
-@dataclass(frozen=True, slots=True)
-class Coded:
+class Coded(Value, frozen=True):
     """One frame: its stored bytes, which may point into the raw ones, and what its table says."""
 
     parts: Sequence[bytes | memoryview]

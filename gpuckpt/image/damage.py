@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import ImageDamaged
 from gpuckpt.model import blocker
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 _REMEDY = "Restore from another copy of the image."
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
+class Damage(Value, frozen=True):
     """What is wrong with one file of an image, or with one frame of it.
 
     `file` is the path inside the image, `frame` counts from 0, `offset` is the frame's first

@@ -8,8 +8,9 @@ the best; and the same numbers always give the same answer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
 _MOST_STARTS: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
+class Costs(Value, frozen=True):
     """What pairings cost. All tables are square: rows are old GPUs, columns new ones, both padded.
 
     `alone[i][a]` is the cost of putting i on a, whatever the others do. `ties[i]` has those that i

@@ -6,13 +6,15 @@ So all GPUs of the old host are placed, those first that the job has used or cou
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from gpuckpt.image.gpunames import wishes
 from gpuckpt.image.gpupairs import Costs, cheapest
 from gpuckpt.model import GpuPlace
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -29,8 +31,7 @@ _IMPORTANT: Final = {"used": 16, "seen": 4, "spare": 1}
 _LITTLE_FREE: Final = "too little of it is free"
 
 
-@dataclass(frozen=True, slots=True)
-class GpuPlan:
+class GpuPlan(Value, frozen=True):
     """The place of every GPU of an image; `spare` are those of the host that none goes to.
 
     `mistakes` tells what of --gpu-map makes no sense.

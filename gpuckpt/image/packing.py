@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -13,6 +12,7 @@ from gpuckpt.image.crew import Crew, Lane
 from gpuckpt.image.frames import FRAME_SIZE, encode_entry, encode_table
 from gpuckpt.image.manifest import FileEntry
 from gpuckpt.image.sink import Sink
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 _BIG = FRAME_SIZE // 4
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
+class Packed(Value, frozen=True):
     """One frame, packed; it may point into the slot, which is held until it is written."""
 
     coded: Coded
@@ -35,8 +34,7 @@ class Packed:
     slot: Slot | None
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(Value, frozen=True):
     """Who packs the file, told from the threads that do it.
 
     `create` makes the stored file and returns it open, `give` takes a slot back, `complete`

@@ -6,7 +6,6 @@ has these in there, and others on the host.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -63,7 +62,7 @@ def _process(one: ProcessRecord, numbers: Mapping[int, int]) -> ProcessRecord:
 
 
 def _nvidia(nvidia: NvidiaRecord, numbers: Mapping[int, int]) -> NvidiaRecord:
-    uses = (dataclasses.replace(use, pid=numbers.get(use.pid, 0)) for use in nvidia.uses)
+    uses = (replace(use, pid=numbers.get(use.pid, 0)) for use in nvidia.uses)
     return replace(nvidia, uses=tuple(uses))
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
+
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from gpuckpt.image.reading import Unpacked
 
 
-@dataclass(frozen=True, slots=True)
-class Waits:
+class Waits(Value, frozen=True):
     """Seconds, those of all streams and threads together.
 
     `source`: a stream had bytes and waited for CRIU to take earlier ones. `unpackers`, `storage`:
@@ -33,7 +33,7 @@ class Clock:
     def __init__(self) -> None:
         """Begin with nothing."""
         self._lock = threading.Lock()
-        self._seconds = dict.fromkeys((field.name for field in fields(Waits)), 0.0)
+        self._seconds = dict.fromkeys(Waits.__struct_fields__, 0.0)
 
     @property
     def waits(self) -> Waits:

@@ -6,11 +6,11 @@ import os
 import re
 import stat
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.tools.procfs import text
 from gpuckpt.tools.threads import waits_in
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,8 +21,7 @@ _LOOP: Final = re.compile(r"(^|[\s;&|(])(while|until)\s", re.MULTILINE)
 _SCRIPT_BYTES: Final = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class Above:
+class Above(Value, frozen=True):
     """One process above the tree.
 
     `kind` is "shell" for one that somebody types into, "script" for one that runs a script, "" for

@@ -11,10 +11,10 @@ import os
 import re
 import stat
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from blake3 import blake3
+from msgspec.structs import replace
 
 from gpuckpt.model import CarriedFile
 from gpuckpt.tools import folders, sparse
@@ -23,6 +23,7 @@ from gpuckpt.tools.mappings import behind, inodes, mappings
 from gpuckpt.tools.places import KEPT, mounts
 from gpuckpt.tools.procfs import numbers
 from gpuckpt.tools.sparse import Reading
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -33,8 +34,7 @@ _OURS: Final = re.compile(r"link_remap\.\d+")
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Value, frozen=True):
     """What a name means now."""
 
     device: int

@@ -7,12 +7,12 @@ mounted.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 from gpuckpt.tools.procfs import read, text
+from gpuckpt.value import Value
 
 # the numbers a version 1 group answers when it has no limit lie just below 2^63
 _UNLIMITED: Final = 1 << 60
@@ -27,8 +27,7 @@ _CONTAINERS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Mount:
+class _Mount(Value, frozen=True):
     """One mounted hierarchy; `controllers` is empty for version 2."""
 
     root: str
@@ -107,8 +106,7 @@ class Cgroups:
         return next((one.point for one in self._mounts if _serves(one, controller)), None)
 
 
-@dataclass(frozen=True, slots=True)
-class _MemoryFiles:
+class _MemoryFiles(Value, frozen=True):
     """The names of the memory controller's files in one version."""
 
     limit: str

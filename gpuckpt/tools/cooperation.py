@@ -11,13 +11,15 @@ import os
 import struct
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from gpuckpt import cooperate as page
 from gpuckpt.errors import ProcessUnfit, QuiesceFailed
 from gpuckpt.tools.descriptors import targets
 from gpuckpt.tools.procfs import link, parse_status, read, text
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,8 +32,7 @@ _LOCK_SECONDS: Final = 1.0
 _POLL: Final = 0.005
 
 
-@dataclass(frozen=True, slots=True)
-class Rank:
+class Rank(Value, frozen=True):
     """One process that cooperates, at one moment.
 
     Steps count from 1: `step` it has come to, `arrived` it waits at, `quiet` it has let go of

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import signal
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.tools import criulog
 from gpuckpt.tools.criunames import Names
 from gpuckpt.tools.procfs import read, text
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,8 +32,7 @@ _STAGES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Watch:
+class Watch(Value, frozen=True):
     """What ends CRIU early, and the error that tells of it; `deadline` in seconds.
 
     `names` are asked for only when there is something to explain. An ended CRIU gets `cure`

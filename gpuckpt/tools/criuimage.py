@@ -8,7 +8,6 @@ ImageDamaged and nothing else.
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.errors import ImageDamaged
@@ -17,6 +16,7 @@ from gpuckpt.tools.openfiles import Connection, FileRef, Listener, OpenFiles, Re
 from gpuckpt.tools.sockets import CLOSING, ESTABLISHED, KINDS, LISTENING, UNCONNECTED
 from gpuckpt.tools.unixnames import SocketName
 from gpuckpt.tools.wire import Message, little_words, records, spans
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -36,8 +36,7 @@ _IPV4, _IPV6 = 2, 10
 _ADDRESS_BYTES: Final = {_IPV4: 4, _IPV6: 16}
 
 
-@dataclass(frozen=True, slots=True)
-class TaskIds:
+class TaskIds(Value, frozen=True):
     """The numbers one process will have again."""
 
     pid: int

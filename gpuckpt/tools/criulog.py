@@ -10,7 +10,6 @@ shown as it is.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.tools.criunames import Names
@@ -21,6 +20,7 @@ from gpuckpt.tools.criuwords.places import PLACES, TAKEN
 from gpuckpt.tools.criuwords.restore import IMAGES, RIGHTS
 from gpuckpt.tools.criuwords.sockets import SOCKETS
 from gpuckpt.tools.criuwords.tasks import TASKS
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -47,8 +47,7 @@ _OF_PROCESS: Final = re.compile(r"\(pid: (?P<pid>\d+)\)|\) (?P<pid2>\d+) fdinfo 
 _OPENING: Final = re.compile(r"Unable to open fd=(?P<fd>-?\d+) id=(?P<xid>0x[0-9a-f]+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Value, frozen=True):
     """What a log says: a sentence and advice if a rule knew the failure, and the lines.
 
     `complaint` is the first thing CRIU complained of, for a failure that no rule knows.
@@ -60,8 +59,7 @@ class Report:
     complaint: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Value, frozen=True):
     """One line that tells something, and what CRIU was about when it said it."""
 
     raw: str

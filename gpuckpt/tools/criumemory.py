@@ -5,10 +5,10 @@ Field numbers and bits are those of CRIU 4.2.1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from gpuckpt.tools.wire import records
+from gpuckpt.value import Value
 
 _MM: Final = 0x57492820
 _CORE: Final = 0x55053847
@@ -25,8 +25,7 @@ _DROPPABLE: Final = 0x08  # MAP_DROPPABLE of <linux/mman.h>, in the place of the
 _SHARING: Final = 0x0F
 
 
-@dataclass(frozen=True, slots=True)
-class Area:
+class Area(Value, frozen=True):
     """One mapping of a task.
 
     `shared` numbers the shared memory behind it, `memfd` is CRIU's number for the open memfd; 0 if
@@ -42,16 +41,14 @@ class Area:
     droppable: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Rseq:
+class Rseq(Value, frozen=True):
     """The area that a thread has registered for restartable sequences."""
 
     address: int
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Memfd:
+class Memfd(Value, frozen=True):
     """A memfd: `shared` numbers its memory, `files` are CRIU's numbers for its descriptions."""
 
     shared: int

@@ -6,11 +6,13 @@ has a name for stays a number.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from msgspec import field
+
 from gpuckpt.tools.criuimage import read_file_ids
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,8 +21,7 @@ if TYPE_CHECKING:
     from gpuckpt.tools.outside import OutsidePeer
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
+class Names(Value, frozen=True):
     """What is known: by pid, by (pid, descriptor), by socket inode, by (pid, address), by file id.
 
     `locks` lists, in words, who holds which file lock, `peers` whose sockets lead outside.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuckpt.model import TcpPolicy
 from gpuckpt.tools.criuend import LARGEST_LOG
 from gpuckpt.tools.criunames import Names
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,8 +20,7 @@ DEADLINE_SECONDS = 120.0
 SLOWEST_BYTES_PER_SECOND = 20 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class CriuOptions:
+class CriuOptions(Value, frozen=True):
     """What a dump chooses and its restore must repeat; `ghost_limit` in bytes.
 
     `drop_waiting`: connections that nobody has accepted go without a word.
@@ -39,8 +38,7 @@ class CriuOptions:
     stand_ins: frozenset[int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DumpRun:
+class DumpRun(Value, frozen=True):
     """One dump: what to dump, where images go, and who decides.
 
     `store` takes each image from its pipe, and ends early once `abort` was called. `commit` runs
@@ -63,8 +61,7 @@ class DumpRun:
     place: Space | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RestoreRun:
+class RestoreRun(Value, frozen=True):
     """One restore: where images come from, and who decides.
 
     `approve` runs when all tasks stand, none of them having run yet; if it raises, they end.

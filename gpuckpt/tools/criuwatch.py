@@ -6,12 +6,12 @@ import os
 import select
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import GpuckptError, Stopped
 from gpuckpt.tools import criuend
 from gpuckpt.tools.stopping import ended_by
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,8 +76,7 @@ class Hook:
         os.write(self._answer, b"0\n" if yes else b"1\n")
 
 
-@dataclass(frozen=True, slots=True)
-class Talk:
+class Talk(Value, frozen=True):
     """Everything said between CRIU and us in one run; `abort` ends the work of the server."""
 
     server: Streamer

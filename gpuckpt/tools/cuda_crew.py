@@ -6,13 +6,13 @@ ends. What an answer means for an operation is not its business.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import DriverUnfit
 from gpuckpt.model import CudaBackend, CudaOutcome, CudaState
 from gpuckpt.tools.cuda_caller import Caller, listen
 from gpuckpt.tools.cuda_wire import Ask
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from gpuckpt.tools.run import Runner
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
+class Patience(Value, frozen=True):
     """How long to wait for answers, in seconds, before a process is reported as hanging.
 
     `start`: the driver library starts slowly without persistence mode and on hosts with many

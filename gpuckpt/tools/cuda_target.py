@@ -6,12 +6,12 @@ import errno
 import socket
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.model import ProcessRef
 from gpuckpt.tools.procfs import Stat, numbers, parse_stat, parse_status, read
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from gpuckpt.model import GpuUse
@@ -23,8 +23,7 @@ _POLL: Final = 0.05
 _CGROUPS: Final = "/sys/fs/cgroup"
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Value, frozen=True):
     """One process for as long as it lives."""
 
     ref: ProcessRef
@@ -118,8 +117,7 @@ class Claim:
         self._socket.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(Value, frozen=True):
     """GPU memory a process needs to come back.
 
     A restore that runs out of it leaves the process stuck for good (driver 580), so nobody

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import stat
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.tools.procfs import GONE, link, numbers, read, text
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,8 +26,7 @@ _KINDS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Descriptor:
+class Descriptor(Value, frozen=True):
     """One open descriptor.
 
     `target` is the kernel's name for it, without ` (deleted)`. `kind` is file, folder, chr, blk,

@@ -5,19 +5,18 @@ from __future__ import annotations
 import mmap
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from gpuckpt.tools.places import mounts
+from gpuckpt.value import Value
 
 _BLOCK: Final = 4 << 20
 _MOST: Final = 48 << 20
 _SECONDS: Final = 0.4
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Value, frozen=True):
     """What a folder is. `free_inodes` is None where the filesystem has no fixed number."""
 
     filesystem: str = ""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import errno
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.tools import netlink
 from gpuckpt.tools.addresses import plain
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,8 +40,7 @@ _CONNECTED: Final = 0xFFF & ~(1 << 10 | 1 << 7)
 _CANNOT: Final = {errno.EOPNOTSUPP, errno.EPERM, errno.EACCES, errno.EINVAL}
 
 
-@dataclass(frozen=True, slots=True)
-class Connection:
+class Connection(Value, frozen=True):
     """One end of a connection of this host; `inode` is 0 if no process has it.
 
     `unsent` are bytes that the other end has not taken; `key` is how the kernel knows it.

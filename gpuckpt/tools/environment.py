@@ -9,10 +9,12 @@ What a program sets for itself later is not seen.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from msgspec import field
+
 from gpuckpt.tools.procfs import text
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,8 +39,7 @@ IDENTITY: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Environment:
+class Environment(Value, frozen=True):
     """All names, and the values of those that are settings."""
 
     names: frozenset[str] = frozenset()

@@ -7,13 +7,13 @@ import re
 import stat
 import struct
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 from gpuckpt.tools.locks import FileLock, on_file
 from gpuckpt.tools.silent import silent
 from gpuckpt.tools.surroundings import packages
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,8 +30,7 @@ _NOTE = struct.Struct("<III")
 _REMAP: Final = re.compile(r"link_remap\.\d+|.+\.cr\.[0-9a-f]+\.ghost")
 
 
-@dataclass(frozen=True, slots=True)
-class HostFile:
+class HostFile(Value, frozen=True):
     """A file as it is now; `build_id` is hex, empty for what is no ELF file or has none."""
 
     path: str
@@ -41,8 +40,7 @@ class HostFile:
     build_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Remap:
+class Remap(Value, frozen=True):
     """A name that CRIU has made for a file without one; `bytes` on disk."""
 
     path: str

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.tools.descriptors import Descriptor, fdinfo
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -23,8 +23,7 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _CANNOT: Final = frozenset({1, 13})  # EPERM, EACCES: this process may not ask at all
 
 
-@dataclass(frozen=True, slots=True)
-class Pidfd:
+class Pidfd(Value, frozen=True):
     """A pidfd and the process it means, -1 if that has ended; `thread`: it means one thread."""
 
     pid: int
@@ -34,8 +33,7 @@ class Pidfd:
     thread: bool
 
 
-@dataclass(frozen=True, slots=True)
-class LostWatch:
+class LostWatch(Value, frozen=True):
     """A watch of inotify or fanotify on something that cannot be found again by its handle.
 
     `place` is where that is, as far as it is known, `filesystem` what kind of place.

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from gpuckpt.tools.descriptors import Descriptor, fdinfo, targets
 from gpuckpt.tools.locks import HeldLock, locks
 from gpuckpt.tools.mappings import Mapped, behind
 from gpuckpt.tools.places import Mount, above
 from gpuckpt.tools.procfs import numbers
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,8 +34,7 @@ _TTY_MAJOR, _TTYAUX_MAJOR = 4, 5
 _PTMX: Final = (5, 2)
 
 
-@dataclass(frozen=True, slots=True)
-class DeletedFile:
+class DeletedFile(Value, frozen=True):
     """A deleted file in use; `links` > 0: it has another name, `bytes` on disk; fd None: mapped.
 
     `replaced`: its old name means another file now. `linkable`: its folder takes a new name for it,
@@ -53,8 +54,7 @@ class DeletedFile:
     leftover: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Terminal:
+class Terminal(Value, frozen=True):
     """A terminal whose other side is outside the tree; fd None: the controlling terminal.
 
     `holder` is the process that has the other side and `comm` its name, 0 if nobody is seen.
@@ -67,8 +67,7 @@ class Terminal:
     comm: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceNode:
+class DeviceNode(Value, frozen=True):
     """A device node held by descriptor or by mapping (fd None)."""
 
     pid: int
@@ -79,8 +78,7 @@ class DeviceNode:
     minor: int
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(Value, frozen=True):
     """All of them."""
 
     locks: tuple[HeldLock, ...]

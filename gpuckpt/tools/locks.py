@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.tools.descriptors import Descriptor, fdinfo, targets
 from gpuckpt.tools.procfs import below, numbers, read, text
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,8 +22,7 @@ _LINE: Final = re.compile(
 _SHARED: Final = re.compile(r"(FLOCK|OFDLCK) +\S+ +WRITE")
 
 
-@dataclass(frozen=True, slots=True)
-class HeldLock:
+class HeldLock(Value, frozen=True):
     """A file lock or lease that goes with a descriptor; `whole`: it covers the whole file."""
 
     pid: int
@@ -35,8 +34,7 @@ class HeldLock:
     whole: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class FileLock:
+class FileLock(Value, frozen=True):
     """A lock that some process has on a file, pid -1 where the kernel does not say who."""
 
     pid: int
@@ -44,8 +42,7 @@ class FileLock:
     exclusive: bool
 
 
-@dataclass(frozen=True, slots=True)
-class LockRival:
+class LockRival(Value, frozen=True):
     """A process outside the tree that has one of its locks too, or `waits` for it."""
 
     pid: int

@@ -6,8 +6,9 @@ processes are searched only for the far ends of pipes and sockets, once, if ther
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+
+from msgspec import field
 
 from gpuckpt.tools import threads
 from gpuckpt.tools.above import Above, above
@@ -28,6 +29,7 @@ from gpuckpt.tools.procfs import Stat, kibibytes, link, parse_status, read, stat
 from gpuckpt.tools.sockets import InetSocket, unread_netlink
 from gpuckpt.tools.surroundings import label
 from gpuckpt.tools.talk import talk
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -42,8 +44,7 @@ NAMESPACES: Final = ("pid", "mnt", "net", "user", "uts", "ipc", "cgroup", "time"
 _CHILDREN: Final = "time_for_children"
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(Value, frozen=True):
     """One process of the tree, looked at from all sides.
 
     `namespaces` maps a kind to what identifies it; `tracers` are (thread, who traces it);
@@ -84,8 +85,7 @@ class Task:
         return any(one.target == LINK and one.deleted for one in self.descriptors)
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(Value, frozen=True):
     """A tree and what ties it to the world outside.
 
     `above` are its ancestors, nearest first; `tracers` the names of those who trace any of it.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.tools.descriptors import plain
 from gpuckpt.tools.procfs import numbers, read, text
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,8 +19,7 @@ _NAMELESS: Final = b" 00:00 0 "  # most lines of a training job; told apart befo
 _PROBES: Final = b"[uprobes]"
 
 
-@dataclass(frozen=True, slots=True)
-class Mapped:
+class Mapped(Value, frozen=True):
     """One named thing that is mapped, in however many pieces.
 
     `area` is the first piece as map_files names it, `target` the name without ` (deleted)`;
@@ -35,8 +34,7 @@ class Mapped:
     pieces: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Behind:
+class Behind(Value, frozen=True):
     """The file behind a mapping.
 
     `bytes` on disk; `rdev` is (major, minor) of a device node, None if it is no such thing, and

@@ -11,9 +11,10 @@ import os
 import platform
 import re
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from msgspec.structs import replace
 
 from gpuckpt.model import Gpu, GpuUse, NvidiaFacts
 from gpuckpt.tools.topology import numa_node, nvlinks, paths

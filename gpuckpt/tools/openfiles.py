@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from gpuckpt.tools.unixnames import SocketName
 
 
-@dataclass(frozen=True, slots=True)
-class FileRef:
+class FileRef(Value, frozen=True):
     """One file a tree has open or mapped, as CRIU recorded it (files.img).
 
     `size` and `mode` are None where CRIU does not check them; `build_id` is hex, "" if none.
@@ -23,8 +23,7 @@ class FileRef:
     flags: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Listener:
+class Listener(Value, frozen=True):
     """A listening TCP or bound UDP socket of a tree; `dual`: of IPv6, and takes IPv4 as well."""
 
     protocol: str
@@ -33,8 +32,7 @@ class Listener:
     dual: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Connection:
+class Connection(Value, frozen=True):
     """A TCP connection of a tree; `closing`: one end, or both, will send no more."""
 
     local: str
@@ -44,8 +42,7 @@ class Connection:
     closing: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Remap:
+class Remap(Value, frozen=True):
     """A deleted file in use, which a restore gives a `name` beside its `path` for a moment.
 
     `linked`: the name was left by the dump; otherwise the restore makes it from the image.
@@ -56,8 +53,7 @@ class Remap:
     linked: bool
 
 
-@dataclass(frozen=True, slots=True)
-class OpenFiles:
+class OpenFiles(Value, frozen=True):
     """What a restore expects outside the image.
 
     `sockets` are the paths of Unix sockets, `names` those of their names that are no paths.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+
+from msgspec import field
 
 from gpuckpt.tools.descriptors import Descriptor, descriptors, fdinfo, targets
 from gpuckpt.tools.procfs import below, link, numbers
 from gpuckpt.tools.sockets import UnixSocket, unix_sockets
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,16 +18,14 @@ if TYPE_CHECKING:
 _STANDARD: Final = frozenset({0, 1, 2})
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Value, frozen=True):
     """A process outside the tree."""
 
     pid: int
     comm: str
 
 
-@dataclass(frozen=True, slots=True)
-class OutsidePipe:
+class OutsidePipe(Value, frozen=True):
     """A pipe of which the tree has one end and only others the other one.
 
     `writes`: the tree writes into it; `pid` and `fd` are one of those that have it.
@@ -38,8 +38,7 @@ class OutsidePipe:
     holder: Holder
 
 
-@dataclass(frozen=True, slots=True)
-class OutsidePeer:
+class OutsidePeer(Value, frozen=True):
     """A Unix socket of the tree whose peer is outside; `name` is the peer's, "" if it has none."""
 
     pid: int
@@ -55,8 +54,7 @@ class OutsidePeer:
         return self.kind == "dgram" and self.name.startswith(("/", "@"))
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingClient:
+class WaitingClient(Value, frozen=True):
     """A client outside the tree that waits for a Unix socket of the tree to accept it."""
 
     pid: int
@@ -65,8 +63,7 @@ class WaitingClient:
     holder: Holder | None
 
 
-@dataclass(frozen=True, slots=True)
-class Ends:
+class Ends(Value, frozen=True):
     """The far ends of a tree's connections: `hosts` names who has a local TCP peer, by its inode.
 
     `shared` are (pid, fd, holder) of Internet sockets that somebody outside holds as well,

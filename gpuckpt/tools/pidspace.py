@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from gpuckpt.model import ProcessRef
 from gpuckpt.tools import pidspace_init
 from gpuckpt.tools.procfs import link, numbers, parse_stat, parse_status, read
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,8 +36,7 @@ class NotMade(Exception):
     """A namespace could not be made."""
 
 
-@dataclass(frozen=True, slots=True)
-class Space:
+class Space(Value, frozen=True):
     """One of them, by its process 1 as seen from here."""
 
     init: ProcessRef
@@ -49,8 +50,7 @@ class Space:
         return path.removeprefix(f"/proc/{self.init.pid}/root")
 
 
-@dataclass(frozen=True, slots=True)
-class NewSpace:
+class NewSpace(Value, frozen=True):
     """One that is to be made: `root` is the pid of the job's root in it, `ids` all its numbers.
 
     `ready` is given it before CRIU is started; if that fails, it goes again.

@@ -7,12 +7,12 @@ another one, whose name means another file now, or which root may not open, cann
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.tools.descriptors import Descriptor, fdinfo, plain
 from gpuckpt.tools.mappings import Mapped, area_link, behind
 from gpuckpt.tools.procfs import link, read, text
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -32,8 +32,7 @@ KEPT: Final = frozenset({"tmpfs", "ramfs"})
 _ESCAPES: Final = (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\"))
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(Value, frozen=True):
     """One line of mountinfo: where it is, what it is, and which device its files tell."""
 
     point: str
@@ -51,8 +50,7 @@ class Mount:
         return self.filesystem in _IN_MEMORY
 
 
-@dataclass(frozen=True, slots=True)
-class OddFile:
+class OddFile(Value, frozen=True):
     """A file that is not simply there.
 
     `problem` is mount (it has none that can be seen), hidden (its name means another file or

@@ -7,8 +7,9 @@ UTF-8 become backslash escapes. Nobody opens a file by such a text.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -19,8 +20,7 @@ _KERNEL_THREAD: Final = 0x00200000  # PF_KTHREAD in <linux/sched.h>
 _EXITING: Final = 0x00000004  # PF_EXITING
 
 
-@dataclass(frozen=True, slots=True)
-class Stat:
+class Stat(Value, frozen=True):
     """The fields of /proc/PID/stat that matter here."""
 
     pid: int

@@ -16,10 +16,12 @@ import signal
 import subprocess
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Final
 
+from msgspec import field
+
 from gpuckpt.errors import Stopped, ToolFailed, ToolMissing, ToolTimeout
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,8 +37,7 @@ _STOP_POLL: Final = 0.1  # seconds
 _SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(Value, frozen=True):
     """A program to start.
 
     `timeout` is in seconds and counts for `Runner.run` only; None waits for ever. `env` is added
@@ -63,8 +64,7 @@ class Command:
         return shlex.join(self.argv)
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Value, frozen=True):
     """A program that has ended; `returncode` is negative for a signal."""
 
     argv: tuple[str, ...]

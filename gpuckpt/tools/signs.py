@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuckpt.tools.procfs import cpu_times, link, numbers, parse_stat, read, stats
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-@dataclass(frozen=True, slots=True)
-class Signs:
+class Signs(Value, frozen=True):
     """How a process stands at one moment.
 
     `ran` is the CPU time all its threads have had, in nanoseconds; `states` the letter of each

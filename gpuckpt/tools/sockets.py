@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from gpuckpt.tools import netlink
 from gpuckpt.tools.addresses import end, same_host
 from gpuckpt.tools.procfs import read, text
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -40,8 +42,7 @@ _UNREAD: Final = 4  # of netlink: bytes in its queue
 _MAPPED: Final = "0000000000000000FFFF0000"  # ::ffff:0:0/96, as /proc/net/tcp6 writes it
 
 
-@dataclass(frozen=True, slots=True)
-class InetSocket:
+class InetSocket(Value, frozen=True):
     """One TCP socket; `state` as in <net/tcp_states.h>.
 
     `waiting` counts, for a listener, the clients that nobody has accepted yet; `peer` is the inode
@@ -68,8 +69,7 @@ class InetSocket:
         return same_host(self.local, self.remote)
 
 
-@dataclass(frozen=True, slots=True)
-class UnixSocket:
+class UnixSocket(Value, frozen=True):
     """One Unix socket; `peer` is the inode it is connected to, 0 if none.
 
     That of the listener if it has not accepted the connection yet; a listener's `waiting` are the

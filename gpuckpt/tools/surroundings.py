@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import re
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.tools.cgroups import Cgroups
 from gpuckpt.tools.procfs import kibibytes, link, parse_status, read, text
 from gpuckpt.tools.timers import expired
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,8 +27,7 @@ _PLACES: Final = (23, 25, 42, 44, 45, 47)
 _UNLABELLED: Final = frozenset({"", "unconfined", "kernel"})
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(Value, frozen=True):
     """All of it for one process.
 
     `cgroup` is the memory controller's group or that of version 2; `label` what a security module

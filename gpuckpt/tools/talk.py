@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from gpuckpt.tools.addresses import ends
 from gpuckpt.tools.descriptors import targets

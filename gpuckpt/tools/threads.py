@@ -9,10 +9,10 @@ from __future__ import annotations
 import ctypes
 import platform
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.tools.procfs import link, numbers, read, text
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,8 +28,7 @@ _SHARED: Final = {"open files": 2, "current folder": 3}
 _NAMESPACES: Final = {"net": "network", "mnt": "mounts", "uts": "host name", "ipc": "System V IPC"}
 
 
-@dataclass(frozen=True, slots=True)
-class Thread:
+class Thread(Value, frozen=True):
     """One thread; `tracer` is the pid of who traces it, `seccomp` its mode (0: none).
 
     `switches` counts how often it has given up its CPU: while that stands still it has not run.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.errors import ToolFailed, ToolMissing, ToolTimeout
 from gpuckpt.tools.run import Command
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,8 +18,7 @@ _USER: Final = re.compile(r"user@(\d+)\.service")
 _PATIENCE: Final = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(Value, frozen=True):
     """A service; `restart` is its Restart= and `main_pid` its main process, "" and 0 if unknown."""
 
     name: str

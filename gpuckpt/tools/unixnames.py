@@ -13,13 +13,13 @@ import re
 import socket
 import stat
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.tools.descriptors import targets
 from gpuckpt.tools.procfs import numbers
 from gpuckpt.tools.sockets import KINDS, UnixSocket, unix_sockets, written
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -34,8 +34,7 @@ _NUMBER_DIGITS: Final = 10
 _LOWER_HALF: Final = 0xFFFFFFFF
 
 
-@dataclass(frozen=True, slots=True)
-class SocketName:
+class SocketName(Value, frozen=True):
     """A path, or a name that is none and begins with a zero byte; of which `kind`, "" for any."""
 
     raw: bytes

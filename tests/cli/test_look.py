@@ -7,10 +7,10 @@ import os
 import re
 import threading
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from gpuckpt import errors

@@ -10,9 +10,11 @@ import os
 import select
 import threading
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from gpuckpt.errors import CriuMissing, CudaCallFailed, NoSuchProcess, Stopped
 from gpuckpt.flow.work.toolbox import Toolbox

@@ -9,12 +9,12 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gpuckpt.flow.returning.proof import Proof
 from gpuckpt.flow.work.interrupts import Interrupts

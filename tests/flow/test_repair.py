@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from gpuckpt.errors import NoSuchProcess, ProcessUnfit, Unfinished
 from gpuckpt.events import Silent

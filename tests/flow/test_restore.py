@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING
 from unittest import mock
 
 import pytest
+from msgspec.structs import replace
 
 from gpuckpt.errors import CudaCallFailed, HostUnfit, ImageUnsupported
 from gpuckpt.events import Silent

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gpuckpt.errors import GpuckptError, HostMismatch, Interrupted
 from gpuckpt.events import Silent

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import to_builtins
 
 from tests.fakes.cuda import FakeDriver
 from tests.root.harness import lines_of, wait_for
@@ -69,7 +70,7 @@ class Stage:
     def board(self, gpus: Sequence[Gpu], uses: Sequence[tuple[int, str, int]] = ()) -> None:
         """Let NVML tell of these GPUs, and of who holds how many bytes of which."""
         told = self.driver.folder / "nvml.json"
-        listed = [asdict(gpu) for gpu in gpus]
+        listed = [to_builtins(gpu) for gpu in gpus]
         told.write_text(json.dumps({"driver": DRIVER, "gpus": listed, "uses": list(uses)}))
         path = f"{NVML}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
         self.environ = self.driver.environ | {"FAKE_NVML": str(told), "PYTHONPATH": path}

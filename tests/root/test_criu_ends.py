@@ -13,11 +13,12 @@ import socket
 import subprocess
 import threading
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from gpuckpt.errors import DumpFailed, GpuckptError, RestoreFailed
 from gpuckpt.tools.criu import find

@@ -4,10 +4,10 @@ are stand-ins.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from gpuckpt.image.sealed import decode
 from tests.gpu_samples import GIB, switched, uuid

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
@@ -22,6 +21,7 @@ from gpuckpt.flow.request import CopiesProved
 from gpuckpt.flow.work.cores import PIECE, on_all_cores
 from gpuckpt.model import blocker, warning
 from gpuckpt.tools.taskmemory import covering
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -40,8 +40,7 @@ _REMEDY: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(Value, frozen=True):
     """One stretch of a process's memory that a checkpoint brought, with a digest of each piece."""
 
     pid: int

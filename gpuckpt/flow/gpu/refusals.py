@@ -6,11 +6,11 @@ end of the process of another. What counts is which call it was and the state re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.errors import GpuStepFailed
 from gpuckpt.model import CudaState, Tree
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -28,8 +28,7 @@ _ANY: Final = ("state", "open", "lock", "checkpoint", "restore", "unlock")
 _END: Final = "End it, and bring it back from its last image."
 
 
-@dataclass(frozen=True, slots=True)
-class _Meaning:
+class _Meaning(Value, frozen=True):
     """What one error of some calls means; `lost`: nothing brings the process back."""
 
     errors: tuple[str, ...]

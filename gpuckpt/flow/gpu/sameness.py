@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import GpuckptError
 from gpuckpt.flow.gpu.memory import shrunk
 from gpuckpt.flow.gpu.tree import states_of
 from gpuckpt.model import CudaState, blocker, warning
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,8 +27,7 @@ POLL_SECONDS = 0.05
 REMEDY = "Look at the job's own output; do not rely on dumps of this kind of job."
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Value, frozen=True):
     """A tree at one moment."""
 
     processes: tuple[Process, ...]

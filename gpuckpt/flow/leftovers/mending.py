@@ -7,7 +7,6 @@ other steps must still be tried.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +30,7 @@ from gpuckpt.flow.work.tasks import end_restored
 from gpuckpt.flow.work.workspace import folder_of
 from gpuckpt.model import CudaState, blocker
 from gpuckpt.tools.criu import DUMP_LOG
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,8 +45,7 @@ CRIU_SECONDS = 20.0
 POLL_SECONDS = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Deed:
+class Deed(Value, frozen=True):
     """One thing that was put right, or would be."""
 
     text: str

@@ -6,11 +6,11 @@ Each of these has an innocent explanation. What is certainly wrong stands in pro
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from gpuckpt.model import CudaState, TcpPolicy, warning
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -29,8 +29,7 @@ _FLEETING = 0.1
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(Value, frozen=True):
     """Signs of life of every process of the tree, and the zombies that init has, at one moment."""
 
     signs: Mapping[int, Signs]

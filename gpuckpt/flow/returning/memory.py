@@ -7,9 +7,10 @@ tasks share, which is read through whoever has it.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
+
+from msgspec import field
 
 from gpuckpt.errors import ImageDamaged
 from gpuckpt.image.reading import StoredFile
@@ -24,6 +25,7 @@ from gpuckpt.tools.criumemory import (
 from gpuckpt.tools.lawful import Laws
 from gpuckpt.tools.pagemap import read_pagemap
 from gpuckpt.tools.taskmemory import covering
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,8 +42,7 @@ _SHARED: Final = "pagemap-shmem-"
 _MEMFDS: Final = "memfd.img"
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Value, frozen=True):
     """One pages image and the memory it must be equal to, read through process `pid`.
 
     `place` says, of memory that is shared, where that process shows it.
@@ -55,8 +56,7 @@ class Part:
     place: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(Value, frozen=True):
     """Where shared memory can be read."""
 
     pid: int

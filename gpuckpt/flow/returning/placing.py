@@ -11,10 +11,10 @@ import os
 import secrets
 import threading
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
+from msgspec.structs import replace
 
 from gpuckpt.errors import GpuckptError, RestoreFailed
 from gpuckpt.flow.leftovers.placed import clear

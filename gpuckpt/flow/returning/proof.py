@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from gpuckpt.errors import CudaCallFailed, NoSuchProcess, Stopped
 from gpuckpt.flow.gpu.memory import shrunk

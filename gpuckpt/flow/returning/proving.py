@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from blake3 import blake3
+from msgspec.structs import replace
 
 from gpuckpt.errors import RestoreFailed
 from gpuckpt.flow.request import Proved
@@ -23,6 +23,7 @@ from gpuckpt.image.damage import Damaged, refusal
 from gpuckpt.model import blocker, warning
 from gpuckpt.tools.pagemap import PAGE
 from gpuckpt.tools.taskmemory import covering
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,8 +42,7 @@ _PAGES: Final = "pages-"
 _REMEDY: Final = "The image is intact: restore it again, and look for a cause in dmesg and RAM."
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Difference:
+class Difference(Value, frozen=True, order=True):
     """Memory without a gap that is not as in the image.
 
     `first` is the first byte that differs, `offset` where `start` lies in CRIU's `image`. Those of

@@ -6,11 +6,11 @@ the same kind and of about the same size, then all. Of a group the newest count,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.flow.work.history import DONE
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -29,16 +29,14 @@ _ALIKE: Final = 4
 WORTH: Final = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Learned:
+class Learned(Value, frozen=True):
     """A number, and what it rests on."""
 
     value: float
     basis: str
 
 
-@dataclass(frozen=True, slots=True)
-class Lately:
+class Lately(Value, frozen=True):
     """How far forecasts have been off: the `median` of what it took by what was expected, less one.
 
     Of the `count` newest; None if there are none.

@@ -7,13 +7,15 @@ alone, so that a recorded set of facts can be judged anywhere.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import field
 
 from gpuckpt.flow.gpu.visible import visible
 from gpuckpt.flow.sight.obstacles import cuda_states, destination
 from gpuckpt.flow.work.kin import Kin, kin, roots_below, starts_jobs
 from gpuckpt.model import CudaState, GpuUse, HostFacts, NvidiaFacts, Process, Tree
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -26,8 +28,7 @@ if TYPE_CHECKING:
     from gpuckpt.tools.units import Unit
 
 
-@dataclass(frozen=True, slots=True)
-class DumpNeeds:
+class DumpNeeds(Value, frozen=True):
     """What CRIU has to be told for this tree; a restore repeats all but the sizes.
 
     `ghost_bytes` counts deleted files that go into the image, `largest_ghost` the biggest of them.
@@ -41,8 +42,7 @@ class DumpNeeds:
     external_unix: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DumpFacts:
+class DumpFacts(Value, frozen=True):
     """All there is to know before a dump. Sizes in bytes.
 
     `memory_available` is what the tightest CUDA process can still get; `output` the image to be
@@ -70,7 +70,7 @@ class DumpFacts:
     state_writable: bool = True
     state_executes: bool = True
     place: Place | None = None
-    kin: Kin = Kin()  # noqa: RUF009 - frozen
+    kin: Kin = Kin()
     obstacles: tuple[Finding, ...] = ()
     others: tuple[tuple[Process, GpuUse], ...] = ()
     unit: Unit | None = None

@@ -5,11 +5,13 @@ Pure: from the facts of a look, a measured write speed, and the records of earli
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+
+from msgspec import field
 
 from gpuckpt.flow.sight.experience import WORTH, Experience, Lately, Learned, lately, phases
 from gpuckpt.flow.work.history import command
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,16 +45,14 @@ _LIKE_IT: Final = ("dump", "rehearse")
 _GIVING: Final = (*_LIKE_IT, "restore")
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Value, frozen=True):
     """A number of bytes or seconds, and what it rests on."""
 
     value: float
     basis: str
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
+class Forecast(Value, frozen=True):
     """What a dump will take.
 
     `raw` and `stored` are the image's bytes, `memory` those of host memory while the GPU's are in
@@ -146,8 +146,7 @@ def _experience(
     return Experience(records, operations, line, size=facts.image_bytes, cuda=bool(facts.cuda_pids))
 
 
-@dataclass(frozen=True, slots=True)
-class Return:
+class Return(Value, frozen=True):
     """What a restore will take: `checks` of image and host, `criu` to read, `gpu_in` the driver.
 
     `lately` says how good such forecasts were.

@@ -7,7 +7,6 @@ a finding beside all others, so that one look tells everything.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from gpuckpt.flow.sight.tcp import policy, story
 from gpuckpt.flow.work.tasks import check_target
 from gpuckpt.model import TcpPolicy, Version
 from gpuckpt.tools.criurun import CriuOptions
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from gpuckpt.errors import GpuckptError
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from gpuckpt.tools.pidspace import Space
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
+class Sight(Value, frozen=True):
     """What was seen before the first step, and what it asks of the dump.
 
     `criu` is version 0 where there is none to be used: a blocker says so then.

@@ -5,8 +5,9 @@ One rule is one small function in a list of flow/sight/rules; a new rule is a ne
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from gpuckpt.errors import (
     Blocked,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from gpuckpt.flow.sight.tcp import leads_out
 from gpuckpt.model import Severity, TcpPolicy, warning

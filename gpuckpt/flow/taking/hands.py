@@ -7,8 +7,9 @@ looks at the tree that tell whether it is still the one that was looked at.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from gpuckpt.errors import (
     DumpFailed,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from msgspec import structs
+from msgspec import field, structs
 
 from gpuckpt import __version__
 from gpuckpt.errors import DumpFailed
@@ -27,6 +26,7 @@ from gpuckpt.model import CudaState
 from gpuckpt.timing import Receipt
 from gpuckpt.tools import criuimage
 from gpuckpt.tools.environment import IDENTITY
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,8 +50,7 @@ OPENED: Final = "files.img"
 REMAPS: Final = "remap-fpath.img"
 
 
-@dataclass(frozen=True, slots=True)
-class Dumped:
+class Dumped(Value, frozen=True):
     """What a dump has in hand when CRIU has handed everything over and the tree stands frozen.
 
     `inside` are the numbers that the tasks have in a pid namespace of their own, if they do.

@@ -12,7 +12,6 @@ import fcntl
 import os
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -20,6 +19,7 @@ import msgspec
 from gpuckpt.errors import DumpFailed, NotWritable, ProcessUnfit, RestoreFailed
 from gpuckpt.image import wire
 from gpuckpt.model import CudaState, GpuUse, ProcessRef
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -94,8 +94,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         return f"{noun(self.operation)} of {self.started}"
 
 
-@dataclass(frozen=True, slots=True)
-class Strange:
+class Strange(Value, frozen=True):
     """A file of the journal that is no entry we can act on, and why."""
 
     path: Path

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import GpuckptError
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -32,8 +32,7 @@ _STARTERS = re.compile(
 _SHELL = re.compile(r"-?(ba|da|z|k|mk|c|tc|fi|a|pw)?sh")
 
 
-@dataclass(frozen=True, slots=True)
-class Kin:
+class Kin(Value, frozen=True):
     """What stands around a tree.
 
     `job` is the root of the bigger job that the tree is a part of, None if it is no part of one;

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -10,6 +9,7 @@ from uuid import uuid4
 from gpuckpt.flow.work.journal import Entry, Journal
 from gpuckpt.flow.work.receipt import Recorder
 from gpuckpt.flow.work.tasks import myself
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from gpuckpt.model import CudaState, ProcessRef
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(Value, frozen=True):
     """One run of one verb."""
 
     verb: str

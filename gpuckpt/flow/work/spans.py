@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.timing import Interval, seconds
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,8 +31,7 @@ NOT_YET: Final = "it was still to come when this was written"
 NO_PROBE: Final = "no --probe was given"
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Value, frozen=True):
     """An interval to be told of, whether its end comes or not; `why` it may not is known before."""
 
     name: str

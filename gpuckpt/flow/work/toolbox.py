@@ -6,8 +6,9 @@ tests/fakes; a flow never knows which it holds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -213,8 +214,7 @@ class ShellTool(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class Toolbox:
+class Toolbox(Value, frozen=True):
     """All tools of one operation."""
 
     proc: ProcTool

@@ -8,11 +8,10 @@ makes of them: {who}, {object}, {mapping}, {socket}, {file}, {path} with its sla
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from gpuckpt.value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Value, frozen=True):
     """One kind of line; `pattern` is a regular expression over the text behind CRIU's prefix."""
 
     pattern: str

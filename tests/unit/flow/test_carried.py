@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gpuckpt.errors import RestoreFailed
 from gpuckpt.flow.leftovers.placed import clear, remaining

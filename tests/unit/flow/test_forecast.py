@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import stat
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec import structs
+from msgspec.structs import replace
 
 from gpuckpt.flow.sight.experience import JUDGED, NEWEST, Lately
 from gpuckpt.flow.sight.forecast import (

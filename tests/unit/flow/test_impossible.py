@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from gpuckpt.flow.sight.plan import judge_dump, refusal
 from gpuckpt.flow.sight.rules.rule import DumpChoices

@@ -5,10 +5,10 @@ The counts of descriptors and mappings are those of jobs on H200s with driver 58
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from gpuckpt.flow.sight.plan import judge_dump
 from gpuckpt.flow.sight.rules.rule import DumpChoices

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from gpuckpt.flow.sight.plan import judge_dump
 from gpuckpt.flow.sight.rules.rule import DumpChoices

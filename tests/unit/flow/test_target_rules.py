@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gpuckpt.errors import CriuMissing, ImageUnsupported
 from gpuckpt.flow.returning.ledger import Restored

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from msgspec.structs import replace
 
 from gpuckpt.errors import DumpFailed
 from gpuckpt.flow.sight.plan import judge_dump

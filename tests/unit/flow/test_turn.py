@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from gpuckpt.errors import Interrupted, NotWritable, ProcessUnfit
 from gpuckpt.events import Silent

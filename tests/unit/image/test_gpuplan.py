@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from gpuckpt.image.gpuplan import GpuPlan, gpu_plan
 from gpuckpt.image.gpus import gpu_gates

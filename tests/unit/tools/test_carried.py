@@ -6,11 +6,11 @@ import mmap
 import os
 import tempfile
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from gpuckpt.tools.carried import Carried
 from gpuckpt.tools.sparse import SMALLEST_HOLE, beyond

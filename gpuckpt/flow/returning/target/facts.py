@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+from msgspec import field
+from msgspec.structs import replace
 
 from gpuckpt.errors import HostUnfit
 from gpuckpt.flow.gpu.memory import holders, memory_need
@@ -22,6 +24,7 @@ from gpuckpt.tools import foreground
 from gpuckpt.tools.net import PortState
 from gpuckpt.tools.pidspace import own_memory
 from gpuckpt.tools.surroundings import Surroundings
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -37,8 +40,7 @@ if TYPE_CHECKING:
     from gpuckpt.tools.unixnames import SocketName
 
 
-@dataclass(frozen=True, slots=True)
-class TargetFacts:
+class TargetFacts(Value, frozen=True):
     """One look at a host for one image.
 
     `no_criu` says why there is none that can work. `files`, `names` and `packages` hold what is

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from gpuckpt.errors import GpuckptError, HostMismatch, ImageUnsupported
 from gpuckpt.flow.returning.target import carried, network, numbers, places, room, setting

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuckpt.model import TcpPolicy
 from gpuckpt.tools.addresses import ends
 from gpuckpt.tools.net import PortState
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from gpuckpt.tools.diag import Connection
 
 
-@dataclass(frozen=True, slots=True)
-class SeenPort:
+class SeenPort(Value, frozen=True):
     """How a port that the job needs stands here, and who has it, as far as that can be seen."""
 
     listener: ListenerRecord

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from gpuckpt.flow.returning.ledger import Ledger
 from gpuckpt.tools.pidspace import own_memory
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -31,8 +33,7 @@ class State(StrEnum):
     TAKEN = "taken"
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Value, frozen=True):
     """One carried file here: `path` is its first name that is there, of the file `inode`.
 
     `pid` is a process that has it, `why` says why it is TAKEN.

@@ -6,8 +6,9 @@ decides.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from gpuckpt.flow.sight.rules.ranks import communicators
 from gpuckpt.model import Severity, blocker

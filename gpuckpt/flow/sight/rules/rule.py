@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.flow.sight.facts import DumpFacts
 from gpuckpt.model import Finding, TcpPolicy
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from gpuckpt.tools.outside import Holder
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 GIB: Final = 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
-class DumpChoices:
+class DumpChoices(Value, frozen=True):
     """What the user chose that a judgement depends on.
 
     `ghost_limit` is the largest deleted file, in bytes, that may go into the image;

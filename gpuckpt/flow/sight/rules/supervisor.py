@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.model import blocker, warning
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 ID: Final = "supervised"
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
+class _Kind(Value, frozen=True):
     """One kind of supervisor: how it is known by its command line, and what it will do."""
 
     pattern: re.Pattern[str]
