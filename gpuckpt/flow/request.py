@@ -87,13 +87,14 @@ class RestoreRequest(Value, frozen=True):
 class Proved(Value, frozen=True):
     """What a proof of memory has shown: so many `bytes` of `pages` are those of the image.
 
-    `masked` are bytes that differ by right, by the law that says so; `findings` tell what could not
-    be compared.
+    `masked` are bytes that differ by right, by the law that says so; `beyond` are bytes in no image
+    that were read too, to see that they are zeros; `findings` tell what could not be compared.
     """
 
     bytes: int
     pages: int
     masked: dict[str, int] = field(default_factory=dict)
+    beyond: int = 0
     findings: tuple[Finding, ...] = ()
 
 

@@ -20,6 +20,7 @@ _MEMFD: Final = 0x48453499
 _VDSO: Final = 1 << 3
 _ANONYMOUS_SHARED: Final = 1 << 8
 _AIO: Final = 1 << 13
+_KERNEL: Final = 1 << 2 | 1 << 12 | 1 << 17  # vsyscall, vvar, uprobes
 _MEMFD_AREA: Final = 1 << 14
 _DROPPABLE: Final = 0x08  # MAP_DROPPABLE of <linux/mman.h>, in the place of the sharing bits
 _SHARING: Final = 0x0F
@@ -29,7 +30,7 @@ class Area(Value, frozen=True):
     """One mapping of a task.
 
     `shared` numbers the shared memory behind it, `memfd` is CRIU's number for the open memfd; 0 if
-    there is no such thing.
+    there is no such thing. `kernel`: its pages are the kernel's and in no image.
     """
 
     start: int
@@ -39,6 +40,7 @@ class Area(Value, frozen=True):
     vdso: bool
     aio: bool
     droppable: bool
+    kernel: bool = False
 
 
 class Rseq(Value, frozen=True):
@@ -74,6 +76,7 @@ def read_areas(raw: bytes) -> tuple[Area, ...]:
                     memfd=number if memfd else 0,
                     vdso=bool(status & _VDSO),
                     aio=bool(status & _AIO),
+                    kernel=bool(status & _KERNEL),
                     droppable=one.number(6) & _SHARING == _DROPPABLE,
                 )
             )

@@ -66,10 +66,10 @@ class Runs:
             start += length
             number += 1
 
-    def stretches(self) -> Iterator[tuple[int, int]]:
-        """Yield start and end of every run."""
-        for run in self.within(0, self.size):
-            yield run.address, run.address + run.length
+    def stretches(self) -> list[tuple[int, int]]:
+        """Return start and end of every run, in the order of addresses."""
+        runs = self.within(0, self.size)
+        return sorted((run.address, run.address + run.length) for run in runs)
 
 
 class Pagemap(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -43,12 +44,12 @@ def works(place: Field) -> None:
 
 
 def spoiled(image: Path, *places: int) -> dict[str, Any]:
-    """Restore with these bytes changed before the proof; return the error."""
+    """Restore with these bytes changed before the proof; return what was said."""
     names = ",".join(map(str, places))
     command = [sys.executable, "-c", SPOILS, names, "restore", str(image), "--prove", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 9, (done.stdout, done.stderr)
-    found: dict[str, Any] = json.loads(done.stdout)["error"]
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == found["exit_code"], (done.stdout, done.stderr)
     return found
 
 
@@ -60,7 +61,7 @@ def proved(found: dict[str, Any], image: Path) -> None:
     assert found["proved"]["bytes"] + sum(masked.values()) == pages
     assert found["proved"]["pages"] == pages // 4096
     assert masked.keys() <= {"rseq", "aio"}
-    assert "memory-unproved" not in {one["id"] for one in found["findings"]}
+    assert found["proved"]["findings"] == []
     phase = next(one for one in found["receipt"]["phases"] if one["name"] == "prove")
     assert phase["bytes"] == pages
 
@@ -72,8 +73,9 @@ def test_every_kind_of_memory_is_proved_and_one_byte_is_found(place: Field) -> N
     image = place.dump(job)
     private, shared = where["private"], where["shared"]
 
-    error = spoiled(image, private, shared)
-    assert error["name"] == "restore_failed"
+    said = spoiled(image, private, shared)
+    error = said["error"]
+    assert (said["exit_code"], error["name"]) == (9, "restore_failed")
     of_all, of_one = error["findings"] if len(error["findings"]) == 2 else (None, None)
     assert of_one is not None, error["findings"]
     if "shared" not in of_all["reason"]:
@@ -86,6 +88,16 @@ def test_every_kind_of_memory_is_proved_and_one_byte_is_found(place: Field) -> N
     assert "0x4009" in of_all["reason"]
     assert not exists(job.pid)
     assert place.gpuckpt("verify", image).code == 0
+
+    found = spoiled(image, where["empty"])["result"]
+    place.restored += found["pids"]
+    assert found["proved"]["beyond"] >= 4096
+    surplus = {one["id"]: one["object"] for one in found["findings"]}["memory-surplus"]
+    assert surplus == f"pid {job.pid} {where['empty'] & -4096:#x}"
+    works(place)
+    for pid in found["pids"]:
+        os.kill(pid, signal.SIGKILL)
+    wait_for("the pids are free", lambda: not any(map(exists, found["pids"])))
 
     found = place.gpuckpt("restore", image, "--prove", "--settle", "0.2").result
     place.restored += found["pids"]

@@ -8,7 +8,6 @@ be it to other places. Nothing of the job uses the GPU in between: the lock is h
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
@@ -19,6 +18,7 @@ from blake3 import blake3
 from gpuckpt.errors import HostUnfit
 from gpuckpt.flow.request import CopiesProved
 from gpuckpt.flow.work.cores import PIECE, on_all_cores
+from gpuckpt.flow.work.stretches import inside, minus, size, touches
 from gpuckpt.model import blocker, warning
 from gpuckpt.tools.taskmemory import covering
 from gpuckpt.value import Value
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from gpuckpt.flow.work.interrupts import Interrupts
+    from gpuckpt.flow.work.stretches import Stretch
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.model import Finding
     from gpuckpt.tools.taskmemory import Mapping, Memory
 
-Stretch = tuple[int, int]
 _MOST_TOLD: Final = 20
 _ARENA: Final = 64 << 20  # HEAP_MAX_SIZE of glibc's malloc
 _REMEDY: Final = (
@@ -87,19 +87,19 @@ class Copies:
                     hint="Linux 6.7 or newer does; rehearse without --prove.",
                 ) from why
             mappings = [(one.start, one.end) for one in self._tools.memory.mappings(pid)]
-            self._in_use[pid] = [one for one in mappings if _touches(one, there)]
-            self._before[pid] = _size(there)
+            self._in_use[pid] = [one for one in mappings if touches(one, there)]
+            self._before[pid] = size(there)
 
     def first(self) -> None:
         """Digest what the checkpoint has brought to every process."""
         fresh = {pid: self._fresh(pid) for pid in self._in_use}
-        self._elsewhere = sum(self._grown(pid) - _size(fresh[pid]) for pid in fresh)
+        self._elsewhere = sum(self._grown(pid) - size(fresh[pid]) for pid in fresh)
         self._first = self._digested(fresh)
 
     def second(self) -> tuple[CopiesProved, tuple[Finding, ...]]:
         """Compare with what the second checkpoint has brought; return what is not the same."""
         there = {pid: self._tools.memory.populated(pid) for pid in self._in_use}
-        stayed = [one for one in self._first if _inside(one, there[one.pid])]
+        stayed = [one for one in self._first if inside((one.start, one.end), there[one.pid])]
         again = {pid: [(c.start, c.end) for c in stayed if c.pid == pid] for pid in there}
         now = {(one.pid, one.start): one for one in self._digested(again)}
         wrong = [one for one in self._first if now.get((one.pid, one.start)) != one]
@@ -107,7 +107,7 @@ class Copies:
             (one.pid, one.start, one.end) for one in wrong
         }
         others = {
-            pid: _minus(self._fresh(pid), [(s, e) for p, s, e in sorted(right) if p == pid])
+            pid: minus(self._fresh(pid), [(s, e) for p, s, e in sorted(right) if p == pid])
             for pid in {one.pid for one in wrong}
         }
         lost = _unmatched(wrong, self._digested(others))
@@ -121,11 +121,11 @@ class Copies:
 
     def _fresh(self, pid: int) -> list[Stretch]:
         """Return the memory with bytes in it that was not in use when the process was locked."""
-        fresh = _minus(self._tools.memory.populated(pid), self._in_use[pid])
-        return _minus(fresh, _arenas(self._tools.memory.mappings(pid)))
+        fresh = minus(self._tools.memory.populated(pid), self._in_use[pid])
+        return minus(fresh, _arenas(self._tools.memory.mappings(pid)))
 
     def _grown(self, pid: int) -> int:
-        return _size(self._tools.memory.populated(pid)) - self._before[pid]
+        return size(self._tools.memory.populated(pid)) - self._before[pid]
 
     def _digested(self, places: dict[int, list[Stretch]]) -> list[Copy]:
         tasks: list[Callable[[memoryview], None]] = []
@@ -149,10 +149,10 @@ class Copies:
         self, memory: Memory, piece: Stretch, to: tuple[list[bytes], int], view: memoryview
     ) -> None:
         """Digest one piece of (address, size); one that cannot be read is like no other."""
-        size, (digests, number) = piece[1], to
-        if memory.fill(view, [piece]) == size:
-            digests[number] = blake3(view[:size]).digest(16)
-        self.advance(size)
+        (_, length), (digests, number) = piece, to
+        if memory.fill(view, [piece]) == length:
+            digests[number] = blake3(view[:length]).digest(16)
+        self.advance(length)
 
     def _findings(self, lost: list[Copy], now: dict[tuple[int, int], Copy]) -> Iterator[Finding]:
         if not self._first:
@@ -197,10 +197,6 @@ def _unmatched(wanted: list[Copy], found: list[Copy]) -> list[Copy]:
     return lost
 
 
-def _size(stretches: Iterable[Stretch]) -> int:
-    return sum(end - start for start, end in stretches)
-
-
 def _arenas(mappings: tuple[Mapping, ...]) -> list[Stretch]:
     """Return what glibc's malloc has for threads: 64 MiB each, the rest of which is closed."""
     pairs = pairwise(mappings)
@@ -210,33 +206,3 @@ def _arenas(mappings: tuple[Mapping, ...]) -> list[Stretch]:
         if one.start % _ARENA == 0 and one.access == "rw-p" and not one.name
         if rest.access == "---p" and (rest.start, rest.end) == (one.end, one.start + _ARENA)
     ]
-
-
-def _touches(one: Stretch, sorted_: tuple[Stretch, ...]) -> bool:
-    """Whether a stretch has anything in common with one of a sorted row."""
-    at = bisect_left(sorted_, one[1], key=lambda other: other[0]) - 1
-    return at >= 0 and sorted_[at][1] > one[0]
-
-
-def _inside(one: Copy, sorted_: tuple[Stretch, ...]) -> bool:
-    """Whether all of a copy is in one of a sorted row."""
-    at = bisect_left(sorted_, one.start + 1, key=lambda other: other[0]) - 1
-    return at >= 0 and sorted_[at][1] >= one.end
-
-
-def _minus(from_: Iterable[Stretch], without: list[Stretch]) -> list[Stretch]:
-    """Take sorted stretches out of sorted stretches."""
-    found, number = [], 0
-    for start, end in from_:
-        at = start
-        while number < len(without) and without[number][1] <= at:
-            number += 1
-        here = number
-        while here < len(without) and without[here][0] < end:
-            if without[here][0] > at:
-                found.append((at, without[here][0]))
-            at = max(at, without[here][1])
-            here += 1
-        if at < end:
-            found.append((at, end))
-    return found

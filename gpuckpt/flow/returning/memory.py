@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from msgspec import field
+from msgspec.structs import replace
 
 from gpuckpt.errors import ImageDamaged
 from gpuckpt.image.reading import StoredFile
@@ -45,7 +46,8 @@ _MEMFDS: Final = "memfd.img"
 class Part(Value, frozen=True):
     """One pages image and the memory it must be equal to, read through process `pid`.
 
-    `place` says, of memory that is shared, where that process shows it.
+    `place` says, of memory that is shared, where that process shows it; of a task's own memory,
+    `areas` are the mappings that it had.
     """
 
     pid: int
@@ -54,6 +56,7 @@ class Part(Value, frozen=True):
     memory: Memory
     laws: Laws = field(default_factory=Laws)
     place: str = ""
+    areas: tuple[Area, ...] = ()
 
 
 class _Place(Value, frozen=True):
@@ -95,7 +98,8 @@ class Parts(ExitStack):
             if (name := f"pagemap-{one.pid}.img") in self._image.entries:
                 laws = self._laws(one.pid, one.threads)
                 memory = self._tools.memory.task(self._pids[one.pid])
-                found.append(self._part(name, self._pids[one.pid], memory, laws))
+                part = self._part(name, self._pids[one.pid], memory, laws)
+                found.append(replace(part, areas=self._areas[one.pid]))
         shared = sorted(name for name in self._image.entries if name.startswith(_SHARED))
         if shared:
             found += self._shared(shared)

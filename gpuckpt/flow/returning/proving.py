@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from gpuckpt.errors import RestoreFailed
 from gpuckpt.flow.request import Proved
+from gpuckpt.flow.returning.beyond import Beyond
 from gpuckpt.flow.returning.memory import Parts
 from gpuckpt.flow.work.cores import PIECE, on_all_cores
 from gpuckpt.image.damage import Damaged, refusal
@@ -80,7 +81,10 @@ def prove(
     ):
         prover = Prover(operation.interrupts, step.advance)
         try:
-            proved = prover.run(parts.find(image.manifest))
+            found = parts.find(image.manifest)
+            proved = prover.run(found)
+            beyond = Beyond(operation.tools)
+            surplus = beyond.run(found, operation.interrupts)
         except OSError as why:
             raise RestoreFailed(
                 f"the memory of the restored tasks cannot be read back: {why}",
@@ -91,7 +95,8 @@ def prove(
         wrong = [_finding(operation.tools, one) for one in prover.differences[:MOST_TOLD]]
         if wrong:
             raise RestoreFailed(_summary(prover.differences), hint=_REMEDY, findings=wrong)
-        return replace(proved, findings=tuple(map(_lost, parts.lost)))
+        findings = (*map(_lost, parts.lost), *surplus)
+        return replace(proved, beyond=beyond.bytes, findings=findings)
 
 
 def _summary(differences: list[Difference]) -> str:

@@ -51,6 +51,7 @@ def anonymous() -> None:
     sparse = area(64 * PAGE)
     for page in range(0, 64, 3):
         fill(sparse + page * PAGE, PAGE, page)
+    places["empty"] = sparse + PAGE + 5
     huge = area(6 << 20)
     LIBC.madvise(huge, 6 << 20, mmap.MADV_HUGEPAGE)
     fill(huge + (1 << 20), 3 << 20, 100)
