@@ -6,13 +6,16 @@ the work of all threads: both may be longer than the phase.
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import TYPE_CHECKING, Final, Protocol
+
+from msgspec import structs
 
 from gpuckpt.timing import Wait, micro, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from gpuckpt.value import Value
 
     class Timed(Protocol):
         """A phase's step that can be told of waits and work."""
@@ -34,9 +37,9 @@ _WHO: Final = {
 }
 
 
-def counted(waits: object) -> Counted:
-    """Return what is counted by its names; `waits` is a dataclass of seconds."""
-    return {one.name: getattr(waits, one.name) for one in fields(waits)}  # type: ignore[arg-type]
+def counted(waits: Value) -> Counted:
+    """Return what is counted by its names; all fields of `waits` are seconds."""
+    return structs.asdict(waits)
 
 
 def tell(step: Timed, now: Counted, before: Counted | None = None) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gpuckpt.events import SilentStep
 from gpuckpt.flow.work.receipt import CountedStep
 from gpuckpt.flow.work.waiting import counted, tell
 from gpuckpt.timing import Wait
+from gpuckpt.value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(Value, frozen=True):
     """As a packer counts."""
 
     source: float
