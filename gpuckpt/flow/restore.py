@@ -70,7 +70,13 @@ def restore(
     with image, turn(operation, needed=any(one.link for one in image.manifest.carried)):
         made = () if request.pid_namespace else tuple(one.pid for one in image.manifest.tree)
         recover(operation, made, str(image.path))
-        facts, findings = admit(operation, request, image)
+        # before the look at the numbers that are free: these take some
+        tools.cuda.muster(len(image.manifest.cuda))
+        try:
+            facts, findings = admit(operation, request, image)
+        except BaseException:
+            tools.cuda.close()
+            raise
         with kept(operation, request, image, facts.host.cpu_count) as expected:
             result = _Restore(operation, request, image, findings, facts).run()
         return replace(result, expected=expected)

@@ -42,6 +42,9 @@ class NoCuda:
         """See CudaTool."""
         return dict.fromkeys(pids, CudaState.NONE)
 
+    def muster(self, count: int) -> None:
+        """See CudaTool."""
+
     def open(
         self, first: Mapping[int, CudaState], threads: Mapping[int, int] = MappingProxyType({})
     ) -> dict[int, int]:
@@ -113,6 +116,10 @@ class Cuda:
             if pid not in found:
                 found[pid] = self._crew.scout(pid)
         return _result("state", (found[pid] for pid in pids))
+
+    def muster(self, count: int) -> None:
+        """See CudaTool."""
+        self._crew.muster(count)
 
     def open(
         self, first: Mapping[int, CudaState], threads: Mapping[int, int] = MappingProxyType({})

@@ -164,6 +164,7 @@ class FakeHost:
     unix_users: dict[SocketName, tuple[int, ...]] = field(default_factory=dict)
     packages: dict[str, tuple[str, ...]] = field(default_factory=dict)
     opened: set[int] = field(default_factory=set)
+    mustered: int = 0  # call processes that were started ahead
     criu_found: dict[int, str] = field(default_factory=dict)
     making: bool = False
     half_made: set[int] = field(default_factory=set)
@@ -521,6 +522,9 @@ class _Cuda:
             raise CudaCallFailed("state", outcomes)
         return {pid: self.host.cuda.get(pid, CudaState.NONE) for pid in pids}
 
+    def muster(self, count: int) -> None:
+        self.host.mustered += count
+
     def open(self, first: Table[int, CudaState], threads: Table[int, int]) -> dict[int, int]:
         self.host.armed |= first
         self.host.opened |= set(first)
@@ -529,6 +533,7 @@ class _Cuda:
     def close(self) -> None:
         self.host.armed.clear()
         self.host.opened.clear()
+        self.host.mustered = 0
 
     def lock(self, pids: Sequence[int], timeout: float) -> dict[int, CudaState]:
         del timeout

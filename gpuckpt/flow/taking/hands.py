@@ -281,6 +281,7 @@ def first_look(operation: Operation, request: DumpRequest, *, image: bool = True
         HostUnfit, ProcessUnfit: refused.
     """
     recover(operation, tree_of(operation.tools, request.pid), str(request.output or ""))
+    operation.tools.cuda.muster(1)  # for more, or none, it is as quick as without
     sight = look(operation.tools, request, image=image)
     sight.refuse()
     return sight

@@ -39,6 +39,9 @@ class CudaTool(Protocol):
     def states(self, pids: Sequence[int]) -> dict[int, CudaState]:
         """Ask the driver what it knows of each process; NONE for one that is gone."""
 
+    def muster(self, count: int) -> None:
+        """Begin to get ready to open so many processes, whichever they will be; does not wait."""
+
     def open(
         self, first: Mapping[int, CudaState], threads: Mapping[int, int] = ...
     ) -> dict[int, int]:

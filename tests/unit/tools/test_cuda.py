@@ -379,6 +379,29 @@ def test_a_call_process_that_ended_is_replaced(
     assert driver.state(pid) == CHECKPOINTED
 
 
+def test_those_that_were_mustered_are_taken(cuda: Cuda, jobs: Callable[[int], list[int]]) -> None:
+    """One of those that wait dies: it is replaced, and the others are used."""
+    cuda.muster(2)
+    ahead = children()
+    assert len(ahead) == 3  # with the scout
+    victim = max(ahead)
+    os.kill(victim, signal.SIGKILL)
+    assert eventually(lambda: ended(victim))
+    pids = jobs(2)
+    assert cuda.states(pids) == dict.fromkeys(pids, RUNNING)
+    cuda.open(dict.fromkeys(pids, RUNNING))
+    assert len((children() | ahead) - {victim}) == 3
+    assert cuda.lock(pids, 1) == dict.fromkeys(pids, LOCKED)
+    assert cuda.unlock(pids) == dict.fromkeys(pids, RUNNING)
+
+
+def test_those_that_were_mustered_and_not_needed_end(cuda: Cuda) -> None:
+    cuda.muster(2)
+    ahead = children()
+    cuda.close()
+    assert eventually(lambda: all(ended(helper) for helper in ahead))
+
+
 def test_describe_names_program_and_version(cuda: Cuda) -> None:
     backend = cuda.describe()
     assert (backend.kind, backend.version) == ("binary", "cuda-checkpoint 580.99.99")
