@@ -293,6 +293,12 @@ class WriteFailed(DumpFailed):
     name = "write_failed"
 
 
+class ImageNotMade(DumpFailed):
+    """The job had been let go on when its image could not be finished; there is none."""
+
+    name = "image_not_made"
+
+
 class ImageError(GpuckptError):
     """The image cannot be used."""
 
@@ -389,9 +395,10 @@ class Interrupted(GpuckptError):
     name = "interrupted"
     job = "Everything was put back: a job that ran before runs on."
 
-    def __init__(self, signum: int) -> None:
-        """Remember which signal it was."""
-        super().__init__(f"interrupted by {signal.Signals(signum).name}")
+    def __init__(self, signum: int, told: str = "") -> None:
+        """Remember which signal it was; `told` is what came of it, where that must be said."""
+        more = f": {told}" if told else ""
+        super().__init__(f"interrupted by {signal.Signals(signum).name}{more}")
         self.signum = signum
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from gpuckpt.cli import describe, timeline, values
+from gpuckpt.cli import describe, timeline, units, values
 from gpuckpt.cli.context import Application
 from gpuckpt.cli.options import (
     FileLocks,
@@ -93,6 +93,8 @@ def outcome(result: DumpResult) -> Outcome:
     ]
     if told := timeline.forecast(result.expected, result.pause):
         rows.append(("forecast", told))
+    if result.running:
+        rows.append(("total", f"{units.seconds(result.receipt.seconds)} until it was written"))
     if lock := describe.lock(result.receipt, len(manifest.cuda)):
         rows.append(("lock", lock))
     warnings = (Findings(result.findings),) if result.findings else ()
@@ -106,6 +108,7 @@ def outcome(result: DumpResult) -> Outcome:
             "pids": [process.pid for process in manifest.tree],
             "running": result.running,
             "pause": result.pause,
+            "seconds": result.receipt.seconds,
             "expected_pause": result.expected,
             "totals": manifest.totals,
             "labels": manifest.labels,

@@ -164,6 +164,9 @@ def _forecast(known: Forecast, cuda: int) -> Table:
     ]
     if known.disk_free is not None:
         rows.append(("disk free", units.size(known.disk_free), _disk(known)))
+    if known.spool is not None:
+        there = f"can wait in memory, of {units.size(known.spool.available)} available"
+        rows.append(("spool", units.size(known.spool.bytes), there))
     if cuda:
         have = f"{known.memory.basis}; {units.size(known.memory_available)} available"
         rows.append(("host memory", units.size(known.memory.value), have))
@@ -197,6 +200,7 @@ def _numbers(known: Forecast) -> dict[str, object]:
         "filesystem": known.filesystem,
         "network_filesystem": known.network,
         "write_speed": known.write_speed,
+        "spool": known.spool,
         "attach": known.attach,
         "pause": {"value": known.pause, "parts": known.parts},
         "lately": known.lately,

@@ -160,6 +160,8 @@ def _rows(result: RehearseResult) -> Iterator[tuple[str, str]]:
         if phase.name in _PARTS
     )
     yield "pause", units.seconds(result.pause) + (f" ({parts})" if parts else "")
+    if result.dumped is not None:
+        yield "total", f"{units.seconds(result.receipt.seconds)} until the image was written"
     if lock := describe.lock(result.receipt, len(result.cuda_pids)):
         yield "lock", lock
     if result.gpu_bytes:
@@ -210,6 +212,7 @@ def _payload(result: RehearseResult) -> dict[str, object]:
         "cuda_pids": result.cuda_pids,
         "gpu_bytes": result.gpu_bytes,
         "pause": result.pause,
+        "seconds": result.receipt.seconds,
         "stay": result.stay,
         "image_bytes": result.image_bytes,
         "stored_bytes": result.stored_bytes,

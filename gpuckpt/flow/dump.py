@@ -7,16 +7,19 @@ rename, made while the tree is still frozen and can still go on.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from gpuckpt.errors import DumpFailed, Stopped, UndoIncomplete, WriteFailed
 from gpuckpt.flow.request import DumpRequest, DumpResult
-from gpuckpt.flow.taking.aftermath import late_failure, late_gpu, left_behind, softened, unlock
+from gpuckpt.flow.sight.spooling import spool
+from gpuckpt.flow.taking.aftermath import late_failure, left_behind, unlock
 from gpuckpt.flow.taking.commit import Commit
 from gpuckpt.flow.taking.hands import Taking, first_look
 from gpuckpt.flow.taking.keeping import Streaming, Told
+from gpuckpt.flow.taking.parting import part
 from gpuckpt.flow.work import spans
 from gpuckpt.flow.work.operation import Operation
 from gpuckpt.flow.work.tasks import wait_gone
@@ -110,6 +113,14 @@ class _Dump:
             self.record.reporter.note("no process of the tree uses CUDA: CRIU alone is enough")
         self.taking.take_gpu(self.request.lock_timeout, thp=self.request.thp)
 
+    def _spool(self) -> int:
+        """Return how many bytes may wait in memory for a job that goes on; say what it means."""
+        if not self.request.leave_running:
+            return 0
+        found = spool(self.sight.facts)
+        self.record.reporter.note(found.story)
+        return found.bytes
+
     def _stream(self, commit: Commit) -> None:
         """Run CRIU; its hook makes the commit while the tree is frozen."""
         sight, record = self.sight, self.record
@@ -121,11 +132,11 @@ class _Dump:
             self.taking.note("stream")
             numbers = self.taking.numbers()
             root = numbers.get(self.request.pid, self.request.pid)
-            packer = commit.begin(root)
+            packer = commit.begin(root, self._spool())
 
             def verdict() -> None:
                 stages.end()
-                commit.make(packer)
+                commit.decide(packer)
                 stages.begin("end", "CRIU")
 
             run = DumpRun(
@@ -144,7 +155,6 @@ class _Dump:
             try:
                 self.tools.criu.dump(run)
             except BaseException as why:  # noqa: BLE001 - raised again below, judged first
-                packer.abort()
                 self._after_failure(commit, why, work / DUMP_LOG)
             if self.request.leave_running:
                 record.event(spans.LET_GO)
@@ -154,7 +164,8 @@ class _Dump:
 
     def _after_failure(self, commit: Commit, why: BaseException, log: Path) -> None:
         """CRIU failed. If the image stands and the tree is gone, all is well nevertheless."""
-        if commit.manifest is None or not isinstance(why, Exception):
+        if not commit.decided or not isinstance(why, Exception):
+            commit.abort()
             self._free_connections(log)
             if isinstance(why, Stopped | WriteFailed):  # writing is what a signal cuts short
                 self.interrupts.check()
@@ -165,15 +176,24 @@ class _Dump:
             commit.take_back()
             self._free_connections(log)
             raise why
-        if alive:
+        if alive or self.request.leave_running:
             self.undo.keep()
-            left = ", ".join(str(process.pid) for process in alive)
-            raise UndoIncomplete(
-                f"CRIU failed after the image was complete, and left process {left}: {why}",
-                hint=f"The image {self.sight.output} is whole: end what is left, then restore it.",
-                log=getattr(why, "log", None),
-            ) from why
+            raise self._broken(commit, [process.pid for process in alive], why) from why
         self.findings.append(late_failure(why))
+
+    def _broken(self, commit: Commit, alive: list[int], why: Exception) -> UndoIncomplete:
+        """Return what to say of a job that CRIU has left in pieces; its image is worth most now."""
+        left = f"process {', '.join(map(str, alive))}" if alive else "no process of the job"
+        told = f"CRIU failed after it had handed everything over, and left {left}: {why}"
+        hint = f"The image {self.sight.output} is whole: end what is left, then restore it."
+        try:
+            commit.complete(stoppable=False)
+        except Exception as failed:  # noqa: BLE001 - then both are lost, and both are told of
+            commit.abort()
+            with suppress(WriteFailed):
+                commit.stage.discard()
+            told, hint = f"{told}; and the image was not made: {failed}", ""
+        return UndoIncomplete(told, hint=hint, log=getattr(why, "log", None))
 
     def _free_connections(self, log: Path) -> None:
         """A CRIU that was killed leaves TCP connections cut; here its log is still at hand."""
@@ -183,36 +203,17 @@ class _Dump:
             self.undo.add("TCP connections are cut", raising(why))
 
     def _finish(self, commit: Commit) -> None:
-        """After the commit: let the job go on, or see that it is gone."""
+        """CRIU is done: let the job go on and finish its image, or see that it is gone."""
         self.undo.keep()
-        try:
-            if self.request.leave_running:
-                self._resume(commit)
-            else:
+        if self.request.leave_running:
+            part(self.operation, self.taking, commit)
+        else:
+            try:
                 self._see_gone(commit)
-        finally:
-            self.taking.release_huge_pages()
-        self.taking.let_go()
+            finally:
+                self.taking.release_huge_pages()
+            self.taking.let_go()
         commit.stage.close()
-
-    def _resume(self, commit: Commit) -> None:
-        """Give the job its GPU state back; a step that failed is tried once more.
-
-        A call that failed does not say how far it got, and the states are read anew. If there is
-        no GPU memory for it the helpers must not do, without us, what we do not dare.
-        """
-        self.undo.add("driver helpers are left", self.tools.cuda.close)
-        self.undo.add("the job is not back", self.taking.give_back)
-        try:
-            self.taking.give_back()
-        except Exception as why:  # noqa: BLE001 - whatever it was, the job has to get on
-            image = commit.stage.final
-            told = f"the image {image} is whole, but the job was not given its GPU state back"
-            self.record.reporter.warn(f"{why}; trying once more")
-            self.undo.run(UndoIncomplete(told, hint="End the job and restore the image."))
-            self.findings.append(late_gpu(why))
-        self.undo.keep()
-        self.findings += map(softened, self.taking.unmoved)
 
     def _see_gone(self, commit: Commit) -> None:
         # a job forks and waits while it is looked at: those count that were frozen with it

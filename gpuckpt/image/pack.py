@@ -63,7 +63,9 @@ class Packer:
         context = self._codec.memory + 1
         crew = min(workers or cores(), max(1, memory * 5 // 8 // context))
         each = FRAME_SIZE + largest_stored(FRAME_SIZE)
-        self._slots = Slots(max(2, (memory - crew * context) // each) + spool // each, FRAME_SIZE)
+        self._slots = Slots(
+            max(2, (memory - crew * context) // each) + spool // FRAME_SIZE, FRAME_SIZE
+        )
         self._packers = Crew("pack", crew)
         self._writers = Crew("write", _WRITERS)
         self._syncer = Crew("sync", 1)

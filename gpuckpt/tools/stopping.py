@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 def ended_by(fd: int, end: Callable[[], None]) -> Iterator[None]:
     """Call `end`, in another thread, if `fd` becomes readable before the context is left."""
     over = os.eventfd(0, os.EFD_CLOEXEC)
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    poll.register(over, select.POLLIN)
 
     def watch() -> None:
-        if over not in select.select([fd, over], [], [])[0]:
+        if over not in {ready for ready, _ in poll.poll()}:
             end()
 
     thread = threading.Thread(target=watch, name="ended-by", daemon=True)

@@ -100,9 +100,10 @@ def test_a_dump_that_leaves_the_job_running(tmp_path: Path) -> None:
     host = job()
     result = run(host, tmp_path, leave_running=True)
     assert at_large(host)
-    assert [one.name for one in result.receipt.phases if not one.inside][-2:] == [
+    assert [one.name for one in result.receipt.phases if not one.inside][-3:] == [
         "gpu-in",
         "resume",
+        "write",
     ]
     assert not result.findings
 

@@ -98,13 +98,14 @@ def test_checkpointed_while_criu_streams(stage: Stage) -> None:
     assert stage.gpuckpt("dump", job.pid, "-o", image).code == 0
 
 
-def test_after_the_commit_both_are_kept(stage: Stage) -> None:
-    """The image stands and the job is not back yet: repair gives it back and keeps the image."""
+def test_a_dump_killed_when_its_job_is_not_back_yet(stage: Stage) -> None:
+    """The image is written meanwhile; repair gives the job its state back and keeps the image."""
     job, image = stage.start(), stage.place.folder / "image"
     stage.driver.fault(job.pid, "restore", hold=True)
     more = ("-o", image, "--leave-running")
     dumping = start(stage.place, "dump", job.pid, *more, **stage.driver.environ)
     wait_for("the way back", lambda: "restore" in stage.actions())
+    wait_for("the image", image.exists)
     kill_all(dumping)
     stage.driver.heal(job.pid, "restore")
     left(stage.place, job.pid, **stage.driver.environ)

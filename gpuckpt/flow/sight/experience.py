@@ -80,11 +80,13 @@ class Experience:
 
     def rate(self, name: str) -> Learned | None:
         """Return the bytes a second that a phase moves."""
+        return self.learn(lambda record: _rates(name, record))
+
+    def streaming(self, *, parted: bool) -> Learned | None:
+        """Return the bytes a second that CRIU hands over; `parted`: the job waited for no disk."""
         return self.learn(
             lambda record: (
-                one.bytes / one.seconds
-                for one in phases(name, record)
-                if one.bytes >= WORTH and one.seconds
+                _rates("stream", record) if any(phases("write", record)) == parted else ()
             )
         )
 
@@ -93,6 +95,14 @@ class Experience:
         return self.learn(
             lambda record: (one.seconds for one in phases(name, record)), only_mine=only_mine
         )
+
+
+def _rates(name: str, record: Record) -> Iterator[float]:
+    return (
+        one.bytes / one.seconds
+        for one in phases(name, record)
+        if one.bytes >= WORTH and one.seconds
+    )
 
 
 def phases(name: str, record: Record) -> Iterator[Phase]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import field
 
 from gpuckpt.flow.sight.experience import WORTH, Experience, Lately, Learned, lately, phases
+from gpuckpt.flow.sight.spooling import Spool, spool
 from gpuckpt.flow.work.history import command
 from gpuckpt.value import Value
 
@@ -25,6 +26,8 @@ GPU_OUT: Final = 1.6e9  # bytes a second
 # one core compresses and hashes about this much; CRIU's own thread gives no more than the second
 STREAM_PER_CORE: Final = 0.4e9
 STREAM_MOST: Final = 3.1e9
+# what waits in memory goes into buffers that are new, every one of them
+SPOOL: Final = 2.0e9
 GPU_IN: Final = 3.7e9
 READ_MOST: Final = 1.6e9
 START: Final = 0.4  # seconds from CRIU's start to the first byte, and from the last to the job
@@ -58,7 +61,8 @@ class Forecast(Value, frozen=True):
     `raw` and `stored` are the image's bytes, `memory` those of host memory while the GPU's are in
     it, with `memory_available` to be had. The pause is the sum of `lock`, `gpu_out`, `freeze`,
     `stream` and `commit`, and of `gpu_in` if the job goes on afterwards; `attach` comes before it.
-    `write_speed` is None if it was not measured; `lately` says how good such forecasts were.
+    `write_speed` is None if it was not measured, `spool` if the job does not go on; `lately` says
+    how good such forecasts were.
     """
 
     raw: Estimate
@@ -78,6 +82,7 @@ class Forecast(Value, frozen=True):
     filesystem: str = ""
     network: bool = False
     lately: Lately = field(default_factory=Lately)
+    spool: Spool | None = None
 
     @property
     def pause(self) -> float:
@@ -109,7 +114,8 @@ def forecast(
     past = _experience(facts, known, _LIKE_IT)
     raw = Estimate(facts.image_bytes, "resident memory, GPU bytes, deleted files, plus 5 %")
     stored = _stored(raw.value, past)
-    stream = _stream(facts, raw.value, past)
+    kept = spool(facts) if leave_running else None
+    stream = _stream(facts, raw.value, past, kept)
     need = facts.gpu_bytes + facts.gpu_bytes // 20
     whose = "GPU bytes plus 5 %" if facts.gpu_bytes_known else "at most: all in use on the GPUs"
     place = facts.place
@@ -124,7 +130,11 @@ def forecast(
         freeze=_of(past.seconds("freeze"), FREEZE),
         gpu_out=_gpu_copy("gpu-out", facts, past, GPU_OUT),
         stream=stream,
-        commit=_commit(stored.value, stream.value, write_speed, past),
+        commit=(
+            Estimate(0.0, "the job runs by then")
+            if leave_running
+            else _commit(stored.value, stream.value, write_speed, past)
+        ),
         gpu_in=(
             _gpu_copy("gpu-in", facts, _experience(facts, known, _GIVING), GPU_IN)
             if leave_running
@@ -135,6 +145,7 @@ def forecast(
         filesystem=place.filesystem if place else "",
         network=place.network if place else False,
         lately=lately(known, "dump"),
+        spool=kept,
     )
 
 
@@ -229,9 +240,18 @@ def _gpu_copy(name: str, facts: DumpFacts, past: Experience, assumed: float) -> 
     return _moving(facts.gpu_bytes, past.rate(name), assumed)
 
 
-def _stream(facts: DumpFacts, raw: float, past: Experience) -> Estimate:
+def _stream(facts: DumpFacts, raw: float, past: Experience, kept: Spool | None = None) -> Estimate:
+    """What waits in memory is only read; for all that is more the job waits."""
     assumed = min(STREAM_MOST, STREAM_PER_CORE * facts.host.cpu_count)
-    return _moving(raw, past.rate("stream"), assumed)
+    whole = _moving(raw, past.streaming(parted=False), assumed)
+    if kept is None:
+        return whole
+    read = _moving(raw, past.streaming(parted=True), SPOOL)
+    share = kept.bytes / max(1, kept.needed)
+    if share == 1:
+        return read
+    value = read.value * share + whole.value * (1 - share)
+    return Estimate(value, f"{share:.0%} of it in memory; for the rest: {whole.basis}")
 
 
 def _commit(stored: float, stream: float, speed: float | None, past: Experience) -> Estimate:

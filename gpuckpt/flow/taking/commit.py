@@ -6,19 +6,23 @@ the commit, which may wait until the job runs again.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from threading import Thread
 from typing import TYPE_CHECKING
 
+from gpuckpt.errors import Bug, WriteFailed
 from gpuckpt.flow.sight.tcp import still_inside
 from gpuckpt.flow.taking import carry, records
 from gpuckpt.flow.work import spans
 from gpuckpt.image.pack import Packer
+from gpuckpt.tools.stopping import ended_by
 
 if TYPE_CHECKING:
     from gpuckpt.flow.request import DumpRequest
     from gpuckpt.flow.taking.hands import Taking
     from gpuckpt.flow.work.operation import Operation
     from gpuckpt.flow.work.receipt import CountedStep, Stages
-    from gpuckpt.image.manifest import Manifest
+    from gpuckpt.image.manifest import FileEntry, Manifest
     from gpuckpt.image.stage import Stage
     from gpuckpt.model import CarriedFile
     from gpuckpt.tools.openfiles import OpenFiles
@@ -46,46 +50,114 @@ class Commit:
         self._taking = taking
         self._packer: Packer | None = None
         self._known: Manifest | None = None
+        self._files: tuple[FileEntry, ...] | None = None
+        self._writer: Thread | None = None
+        self._failed: Exception | None = None
 
-    def begin(self, root: int) -> Packer:
-        """Return what stores the streams of a CRIU to whom the job's root is `root`."""
+    @property
+    def decided(self) -> bool:
+        """Whether CRIU was told yes: all that an image needs of the tree is ours."""
+        return self.manifest is not None or (
+            self._request.leave_running and self._known is not None
+        )
+
+    def begin(self, root: int, spool: int) -> Packer:
+        """Return what stores the streams of a CRIU to whom the job's root is `root`.
+
+        Up to `spool` bytes may wait in memory, beside those that are being worked on.
+        """
         keep = records.wanted(root)
-        self._packer = Packer(self.stage.criu, self._request.level, self._count, keep=keep)
-        return self._packer
+        made = Packer(self.stage.criu, self._request.level, self._count, keep=keep, spool=spool)
+        self._packer = made
+        return made
 
     def abort(self) -> None:
-        """Stop all writing."""
+        """Stop all writing, and wait until nobody is about to commit any more."""
         if self._packer is not None:
             self._packer.abort()
+        if self._writer is not None:
+            self._writer.join()
 
-    def make(self, packer: Packer) -> None:
-        """Take the point of no return: from the rename on the image is what counts."""
+    def decide(self, packer: Packer) -> None:
+        """Take all that is needed of the frozen tree; commit, unless the job goes on first."""
+        packer.received()
         opened = records.opened(packer.kept)
         if self._taking.sight.kept:
             still_inside(opened.connections)
         carried = self._carry(opened, packer)
+        if self._request.leave_running:
+            with self._record.phase("record", "what the manifest tells", stoppable=False):
+                known = self._known_of(packer, opened, carried)
+                self._operation.interrupts.check()
+                carry.unlink(self._tools, carried)
+            self._known = known
+            return
         with self._record.phase("commit", str(self._taking.sight.output), stoppable=False):
             self._taking.note("commit")
             with self._record.part("facts"):
-                known = self._known_of(packer, opened, carried)
+                self._known = self._known_of(packer, opened, carried)
             with self._record.part("drain"):
-                files = packer.finish()
+                self._files = packer.finish()
             self._operation.interrupts.check()
             carry.unlink(self._tools, carried)
-            manifest = records.completed(known, files, self._record.receipt())
-            self.stage.commit(manifest)
-            self.manifest = manifest
-        self._record.event(spans.COMMITTED)
+            self._rename()
+
+    def start_writing(self) -> None:
+        """Let what was decided be written, and committed, while others do what they have to.
+
+        Should the driver never give the job its GPU state back, the image is there all the same.
+        """
+        self._writer = Thread(target=self._write, name="commit", daemon=True)
+        self._writer.start()
+
+    def complete(self, *, stoppable: bool = True) -> None:
+        """See that what was decided is committed; if `stoppable`, a signal is a reason not to.
+
+        Raises:
+            WriteFailed, Interrupted: there is no image.
+        """
+        check = self._operation.interrupts.check if stoppable else lambda: None
+        with self._record.phase("write", "what waits in memory", stoppable=stoppable):
+            fd = self._operation.interrupts.fd
+            with ended_by(fd, self.abort) if stoppable else nullcontext():
+                self._write() if self._writer is None else self._writer.join()
+            if isinstance(self._failed, WriteFailed):  # writing is what a signal cuts short
+                check()
+            if self._failed is not None:
+                raise self._failed
+            if self.manifest is None:
+                check()
+                self._rename()
+
+    def _write(self) -> None:
+        """Write all, and commit it unless a signal came: whether that counts is not known here."""
+        try:
+            if self._packer is not None and self._files is None:
+                self._files = self._packer.finish()
+            if self._operation.interrupts.pending is None:
+                self._rename()
+        except Exception as why:  # noqa: BLE001 - raised again by who waits for it
+            self._failed = why
 
     def take_back(self) -> None:
-        """Make a stage of the image again.
+        """Make a stage of the image again, or what is not even that.
 
         Raises:
             WriteFailed: the image is still there.
         """
+        self.abort()
         self.stage.uncommit()
         self._record.forget(spans.COMMITTED)
-        self.manifest = None
+        self.manifest = self._known = None
+
+    def _rename(self) -> None:
+        """Take the point of no return: from here on the image is what counts."""
+        if self._known is None or self._files is None:
+            raise Bug("an image is to be made, and nothing is known of its job")
+        manifest = records.completed(self._known, self._files, self._record.receipt())
+        self.stage.commit(manifest)
+        self.manifest = manifest
+        self._record.event(spans.COMMITTED)
 
     def _known_of(
         self, packer: Packer, opened: OpenFiles, carried: tuple[CarriedFile, ...]

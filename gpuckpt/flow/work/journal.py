@@ -64,8 +64,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     `first` holds the driver's state of each CUDA process before the operation, `threads` the
     driver's thread in each (one that was parked cannot be asked for it), `uses` what they held on
     each GPU, `stage` the folder that becomes the image. The processes of a restore are those it has
-    made, once they are known; `pids` those it will make, `space` the process 1 of a pid namespace
-    made for them, `huge_pages` what was set before, if changed; `quiesced`: some may wait.
+    made, once they are known; `pids` those it will make, or that a dump has let go; `space` the
+    process 1 of a namespace for them, `huge_pages` what was set before; `quiesced`: some may wait.
     """
 
     format: int = FORMAT

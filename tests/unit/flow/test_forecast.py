@@ -16,6 +16,7 @@ from gpuckpt.flow.sight.forecast import (
     GPU_OUT,
     LOCK_MANY,
     LOCK_ONE,
+    SPOOL,
     STREAM_MOST,
     Estimate,
     forecast,
@@ -127,6 +128,31 @@ def test_small_and_failed_operations_teach_nothing() -> None:
     assert "assumed" in known.stream.basis
 
 
+def test_a_job_that_goes_on_does_not_wait_for_the_disk() -> None:
+    """What waits in memory is only read; receipts of the one kind say nothing of the other."""
+    rich = replace(cuda_facts(), host=replace(cuda_facts().host, memory_available=200 * GIB))
+    known = forecast(rich, write_speed=50e6, leave_running=True)
+    assert known.spool is not None
+    assert known.spool.whole
+    assert known.stream.value == pytest.approx(known.raw.value / SPOOL)
+    assert known.commit.value == 0
+    assert known.gpu_in.value > 0
+    parted = replace(record().receipt, phases=(*record().receipt.phases, Phase("write", 11.0, 9.0)))
+    records = (record(), record(receipt=parted), record(receipt=parted))
+    assert "from 2 receipts" in forecast(rich, records, leave_running=True).stream.basis
+    assert "from 1 receipt of" in forecast(rich, records).stream.basis
+    assert forecast(rich).spool is None
+
+
+def test_what_does_not_fit_into_memory_is_waited_for() -> None:
+    poor = replace(cuda_facts(), host=replace(cuda_facts().host, memory_available=0))
+    known = forecast(poor, leave_running=True)
+    assert known.spool is not None
+    assert known.spool.bytes == 0
+    assert known.stream.value == pytest.approx(forecast(poor).stream.value)
+    assert "0% of it in memory" in known.stream.basis
+
+
 def test_a_slow_disk_is_what_the_pause_is_made_of() -> None:
     slow = forecast(cuda_facts(), (), write_speed=50e6)
     fast = forecast(cuda_facts(), (), write_speed=10e9)
@@ -158,7 +184,9 @@ def test_a_rehearsal_teaches_what_the_gpu_s_part_takes() -> None:
     assert known.gpu_in.value == 0.0
     stays = forecast(cuda_facts(), (tried,), leave_running=True)
     assert stays.gpu_in.value == pytest.approx(2.0)
-    assert stays.pause == pytest.approx(known.pause + 2.0)
+    others = ("lock", "gpu-out", "freeze")
+    same = sum(known.parts[name].value for name in others)
+    assert stays.pause == pytest.approx(same + stays.stream.value + 2.0)
 
 
 def test_the_place_is_told() -> None:
