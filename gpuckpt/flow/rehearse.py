@@ -24,7 +24,7 @@ from gpuckpt.flow.taking.hands import Taking, first_look
 from gpuckpt.flow.taking.keeping import record_of_job
 from gpuckpt.flow.verify import verify
 from gpuckpt.flow.work import spans
-from gpuckpt.flow.work.history import DONE, History
+from gpuckpt.flow.work.history import DONE, History, proving
 from gpuckpt.flow.work.keeping import kept
 from gpuckpt.flow.work.operation import Operation
 from gpuckpt.flow.work.tasks import check_target
@@ -48,7 +48,6 @@ RISK = (
     "job stays suspended; nothing is ended, and `gpuckpt repair` goes on from there"
 )
 LABEL = {"rehearsal": "yes"}
-_PROOF = frozenset({"digest", "gpu-turn", "prove"})
 POLL_SECONDS = 0.05
 
 
@@ -92,7 +91,7 @@ def _in_place(
         failed = verdict(done[0]) if done else None
         outcome = failed.name if failed is not None else DONE
         # what a rehearsal does beyond a dump is no part of what a dump will take
-        more = request.stay + sum(one.seconds for one in receipt.phases if one.name in _PROOF)
+        more = request.stay + proving(receipt)
         return structs.replace(known, pause=known.pause and known.pause - more, outcome=outcome)
 
     with kept(operation, told):

@@ -9,7 +9,9 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
-from gpuckpt.flow.work.history import DONE
+from msgspec.structs import replace
+
+from gpuckpt.flow.work.history import DONE, proving
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
@@ -106,8 +108,10 @@ def _rates(name: str, record: Record) -> Iterator[float]:
 
 
 def phases(name: str, record: Record) -> Iterator[Phase]:
-    """Go through the phases of this name."""
-    return (one for one in record.receipt.phases if one.name == name)
+    """Go through the phases of this name, without what a proof took within them."""
+    more = proving(record.receipt, name)
+    found = (one for one in record.receipt.phases if one.name == name)
+    return (replace(one, seconds=one.seconds - more) if more else one for one in found)
 
 
 def lately(records: Iterable[Record], operation: str) -> Lately:

@@ -23,7 +23,15 @@ if TYPE_CHECKING:
 FOLDER = "receipts"
 KEPT = 200
 DONE = "done"
+# what is done only if somebody asks for a proof, and no part of what the same without it takes
+PROOF = frozenset({"digest", "gpu-turn", "prove"})
 _LONGEST_COMMAND = 200
+
+
+def proving(receipt: Receipt, inside: str | None = None) -> float:
+    """Return the seconds that a proof took: all of them, or those within a phase."""
+    ours = (one for one in receipt.phases if one.name in PROOF)
+    return sum(one.seconds for one in ours if inside is None or one.inside == inside)
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +64,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     def took(self) -> float | None:
         """What became of what was `expected`; None if that was never reached."""
         if self.operation == "restore":
-            return self.receipt.interval("runs")
+            runs = self.receipt.interval("runs")
+            return runs and runs - proving(self.receipt)
         return self.pause or None
 
 

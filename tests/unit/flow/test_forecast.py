@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 from msgspec.structs import replace
 
-from gpuckpt.flow.sight.experience import JUDGED, NEWEST, Lately
+from gpuckpt.flow.sight.experience import JUDGED, NEWEST, Experience, Lately
 from gpuckpt.flow.sight.forecast import (
     COMMIT,
     FREEZE,
@@ -23,7 +23,7 @@ from gpuckpt.flow.sight.forecast import (
 )
 from gpuckpt.flow.work.history import KEPT, History, Record, record_of
 from gpuckpt.model import CudaState, GpuUse
-from gpuckpt.timing import Phase, Receipt
+from gpuckpt.timing import Interval, Phase, Receipt
 from gpuckpt.tools.destination import Place
 from tests.cli import samples
 from tests.plan_samples import GIB, cuda_facts, facts, process
@@ -242,3 +242,17 @@ def test_records_of_older_versions_are_read_and_learned_from(tmp_path: Path) -> 
     assert known.lately == Lately(1.0, 1)
     assert known.lock == Estimate(0.25, "from 1 receipt of this command")
     assert History(tmp_path).of_image("") == (old,)
+
+
+def test_what_a_proof_took_is_not_expected_of_others() -> None:
+    """A restore that was proved says of CRIU, and of itself, what it took without that."""
+    phases = (Phase("criu", 0.5, 5.0, 10 * GIB), Phase("prove", 3.0, 3.0, 10 * GIB, inside="criu"))
+    runs = (Interval("runs", "begun", "released", 6.0),)
+    receipt = Receipt("restore", "2026-01-01T00:00:00Z", 7.0, phases, intervals=runs)
+    proved = record(operation="restore", receipt=receipt)
+    assert proved.took == 3.0
+    learned = Experience((proved,), ("restore",), "python3 train.py", size=1, cuda=False).rate(
+        "criu"
+    )
+    assert learned is not None
+    assert learned.value == 5 * GIB
