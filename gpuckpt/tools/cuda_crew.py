@@ -165,8 +165,8 @@ class Crew:
         """Return a call process that waits already, or a new one."""
         while program == self._program and self._spare:
             spare = self._spare.pop()
-            if spare.hello is None:
-                spare.listen()
+            listen([spare], self._patience.start)
+            spare.listen()  # hears the end of one that nobody was waiting for
             if not spare.lost:
                 return spare
             spare.let_go()
