@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from tests.bench.jobs import Job
 from tests.bench.measure import CommandFailed
-from tests.bench.ways import ROOT
+from tests.bench.ways import environ
 from tests.root.harness import exists, state_of, wait_for
 
 if TYPE_CHECKING:
@@ -33,12 +33,11 @@ class Calls:
 
     def __init__(self) -> None:
         """Start it."""
-        path = os.pathsep.join((str(ROOT), *filter(None, sys.path)))
         self._child = subprocess.Popen(
             [sys.executable, "-m", "tests.bench.calls"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": path},
+            env=environ(),
             cwd="/",
             bufsize=0,
             start_new_session=True,
@@ -118,14 +117,18 @@ class OnGpu:
     def tmpfs(self) -> bool:
         return self.inner.tmpfs
 
-    def pause(self, job: Job, folder: Path) -> Cost | None:
+    @property
+    def pauses(self) -> bool:
+        return self.inner.pauses
+
+    def pause(self, job: Job, folder: Path) -> Cost:
         began = time.monotonic()
         self._take(job.pid)
         try:
             cost = self.inner.pause(job, folder)
         finally:
             self._give(job.pid)
-        return replace(cost, began=began, ended=time.monotonic()) if cost else None
+        return replace(cost, began=began, ended=time.monotonic())
 
     def dump(self, job: Job, folder: Path) -> tuple[Cost, dict[str, float]]:
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""A job to be measured with: `job.py FOLDER KIND MEBIBYTES PROCESSES [SEED ...]`.
+"""A job to be measured with: `job FOLDER KIND MEBIBYTES PROCESSES [SEED ...]`.
 
 Its processes share the memory among them, fill it as contents.py says, and beat as pulse.py does.
 """
@@ -13,8 +13,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from contents import MIB, fill
-from pulse import Pulse
+from tests.bench.contents import MIB, fill
+from tests.bench.pulse import Pulse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,4 +58,5 @@ def main() -> None:
     pulse.beat()
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -6,12 +6,14 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.bench.pulse import PAUSE
+from tests.bench.ways import environ
 from tests.root.harness import ended, exists, wait_for
 
 if TYPE_CHECKING:
@@ -29,18 +31,19 @@ class JobLost(Exception):
 class Job:
     """One job, in a folder of its own; the same one after a restore."""
 
-    def __init__(self, folder: Path, argv: Sequence[str], processes: int) -> None:
-        """Start it; `filled` waits until it is as it shall be dumped."""
+    def __init__(self, module: str, folder: Path, words: Sequence[str], processes: int = 1) -> None:
+        """Start a module of ours; `filled` waits until it is as it shall be dumped."""
         self.folder = folder
         self._asks = 0
         self._log = folder / "job.log"
         self._names = [folder / f"ready-{rank}" for rank in range(processes)]
         with self._log.open("wb") as log:
             self._child = subprocess.Popen(
-                argv,
+                [sys.executable, "-m", f"tests.bench.{module}", str(folder), *words],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
+                env=environ(),
                 start_new_session=True,
                 cwd="/",
             )

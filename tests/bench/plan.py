@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import compileall
-import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tests.bench import space, startup
@@ -22,12 +20,12 @@ from tests.bench.ways import ROOT, Gpuckpt, environ
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from tests.bench.options import Options
     from tests.bench.results import Keeper
     from tests.bench.ways import Way
 
-HERE: Final = Path(__file__).parent
 GROWTH: Final = "growth"
 BASIC: Final = frozenset({"dump", "warm"})
 CONTEXT: Final = 2.0  # GiB that a CUDA process has beside what it was asked for
@@ -118,8 +116,7 @@ class Run:
 
         def start(folder: Path) -> Job:
             paths = map(str, self.seeds[kind])
-            argv = [sys.executable, str(HERE / "job.py"), str(folder), *numbers, *paths]
-            return Job(folder, argv, group.processes)
+            return Job("job", folder, (*numbers, *paths), group.processes)
 
         return Case(group, start, steps)
 
@@ -143,8 +140,7 @@ class Run:
                 yield Item(Case(group, start, self.options.gpu_steps), there)
 
     def _training(self, calls: Calls, dtype: str, gib: float, folder: Path) -> Job:
-        argv = [sys.executable, str(HERE / "training.py"), str(folder), dtype, str(gib)]
-        job = GpuJob(folder, argv, 1)
+        job = GpuJob("training", folder, (dtype, str(gib)))
         job.calls = calls
         return job
 

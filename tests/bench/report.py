@@ -8,7 +8,7 @@ from tests.bench.contents import KINDS
 from tests.bench.growth import Line, growth_table
 from tests.bench.machine import told
 from tests.bench.results import SYNCED, Group, Rows, Spread, spreads
-from tests.bench.table import costs, markdown, seconds, times
+from tests.bench.table import TIMES, costs, markdown, seconds, short, times
 from tests.bench.targets import verdict_table, verdicts
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from tests.bench.results import Step
 
+APART = ("growth", "start-up")
+SHORT = ("dump.still", "pause.still", "warm.seconds", "warm.works")
 BASES = ("criu", "criu-tmpfs", "gpuckpt")
 TITLES = {
     "criu": "criu to disk",
@@ -36,8 +38,10 @@ def report(about: dict[str, str], steps: Iterable[Step], failed: Iterable[str]) 
     found = spreads(steps)
     parts = [f"Measured on: {told(about)}.", LEGEND]
     parts += [f"**Not measured**: {one}." for one in failed]
+    if jobs := {group: rows for group, rows in found.items() if group.case not in APART}:
+        parts.append(f"### In short, medians\n\n{_short(jobs)}")
     for group, rows in found.items():
-        if group.case not in {"growth", "start-up"}:
+        if group.case not in APART:
             parts.append(_group(group, rows))
     if growth := _growth(found):
         parts.append(f"### Growth, bf16, 1 process, seconds\n\n{growth}")
@@ -59,12 +63,32 @@ said. CPU seconds and memory are of the whole command; *MiB* is the command's fi
 before."""
 
 
-def _group(group: Group, rows: Rows) -> str:
-    base = next((name for name in BASES if name in rows), "")
+def _short(found: Mapping[Group, Rows]) -> str:
+    """Return one table of all jobs, a column for each way."""
+    ways = list(dict.fromkeys(way for rows in found.values() for way in rows))
+    cells = []
+    for group, rows in found.items():
+        against = rows.get(_base(rows), {})
+        for name in SHORT:
+            if any(name in row for row in rows.values()):
+                of = [short(rows.get(way, {}).get(name), against.get(name)) for way in ways]
+                cells.append([_job(group), TIMES[name], *of])
+    return markdown(["job", "seconds", *map(_title, ways)], cells)
+
+
+def _base(rows: Rows) -> str:
+    return next((name for name in BASES if name in rows), "")
+
+
+def _job(group: Group) -> str:
     kind = KINDS.get(group.case, f"{group.case}, PyTorch and AdamW")
-    number = "1 process" if group.processes == 1 else f"{group.processes} processes"
+    number = "" if group.processes == 1 else f", {group.processes} processes"
+    return f"{group.mebibytes / 1024:.3g} GiB, {kind}{number}"
+
+
+def _group(group: Group, rows: Rows) -> str:
     named = {_title(way): row for way, row in rows.items()}
-    lines = [f"### {group.mebibytes / 1024:g} GiB, {kind}, {number}", times(named, _title(base))]
+    lines = [f"### {_job(group)}", times(named, _title(_base(rows)))]
     lines.append(costs({name: row for name, row in named.items() if not name.endswith(SYNCED)}))
     if group.case.startswith("training"):
         lines.append(_parts(named))

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+BARE = "criu"
 SYNCED = ", then synced"
 
 
@@ -84,10 +85,10 @@ def load(paths: Iterable[Path]) -> tuple[dict[str, str], list[Step]]:
 
 
 def derived(steps: Iterable[Step]) -> Iterator[Step]:
-    """Give a second dump for each that was synced afterwards, as if that belonged to it."""
+    """Give a second dump for each of bare CRIU that was synced, as if that belonged to it."""
     for one in steps:
         sync = one.values.get("sync")
-        if sync is not None:
+        if sync is not None and one.way == BARE:
             longer = {
                 name: value + sync if name in {"seconds", "still"} else value
                 for name, value in one.values.items()

@@ -94,7 +94,7 @@ class _Trip:
 
     def go(self) -> None:
         wanted = self.case.steps
-        if "pause" in wanted:
+        if "pause" in wanted and self.way.pauses:
             self._pause()
         self._dump()
         if "verify" in wanted and isinstance(self.way, Gpuckpt):
@@ -106,10 +106,9 @@ class _Trip:
     def _pause(self) -> None:
         os.sync()
         cost = self.way.pause(self.job, self.images)
-        if cost is not None:
-            stood, went_on = self.job.stood(cost.began)
-            self._keep("pause", still=went_on - stood, **cost.values())
-            shutil.rmtree(self.images / RUNNING)
+        stood, went_on = self.job.stood(cost.began)
+        self._keep("pause", still=went_on - stood, **cost.values())
+        shutil.rmtree(self.images / RUNNING)
 
     def _dump(self) -> None:
         os.sync()

@@ -62,12 +62,18 @@ def costs(rows: Rows) -> str:
 
 
 def _time(spread: Spread | None, base: Spread | None) -> str:
-    if spread is None:
-        return ""
-    text = seconds(spread)
+    return f"{seconds(spread)}{_ratio(spread, base)}" if spread else ""
+
+
+def short(spread: Spread | None, base: Spread | None) -> str:
+    """Return a median without its spread, and how it stands to the base's."""
+    return f"{spread.middle:.2f}{_ratio(spread, base)}" if spread else ""
+
+
+def _ratio(spread: Spread, base: Spread | None) -> str:
     if base is None or base is spread or not base.middle:
-        return text
-    return f"{text} {spread.middle / base.middle:.2f}x"
+        return ""
+    return f" {spread.middle / base.middle:.2f}x"
 
 
 def seconds(spread: Spread) -> str:

@@ -1,4 +1,4 @@
-"""A real training state on the GPU: `training.py FOLDER DTYPE GIB`.
+"""A real training state on the GPU: `training FOLDER DTYPE GIB`.
 
 A deep residual network under AdamW, so many steps into a training that weights, gradients and both
 moments are what they are in real ones: 16 bytes a weight in fp32, 8 in bf16. Then it beats as
@@ -13,8 +13,9 @@ import sys
 from typing import TYPE_CHECKING
 
 import torch
-from pulse import Pulse
 from torch.nn import functional
+
+from tests.bench.pulse import Pulse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

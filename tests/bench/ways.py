@@ -28,9 +28,10 @@ class Way(Protocol):
 
     name: str
     tmpfs: bool
+    pauses: bool
 
-    def pause(self, job: Job, folder: Path) -> Cost | None:
-        """Dump a job that goes on into RUNNING; None if this way is not asked for it."""
+    def pause(self, job: Job, folder: Path) -> Cost:
+        """Dump a job that goes on into RUNNING; only those that have `pauses` are asked."""
 
     def dump(self, job: Job, folder: Path) -> tuple[Cost, dict[str, float]]:
         """Dump a job, which is gone afterwards; return what parts took, too."""
@@ -54,6 +55,7 @@ class Gpuckpt:
     environ: dict[str, str]
     dumping: Sequence[str] = ()
     restoring: Sequence[str] = ()
+    pauses: bool = True
 
     def run(self, *args: object, image: Path | None = None) -> Cost:
         """Run a command of it."""
@@ -106,6 +108,7 @@ class Bare:
     name: str
     tmpfs: bool
     criu: str
+    pauses: bool = True
 
     def pause(self, job: Job, folder: Path) -> Cost:
         return self._dump(job, folder / RUNNING, "--leave-running")
@@ -156,6 +159,7 @@ class Packed:
 
     bare: Bare
     packer: Packer
+    pauses: bool = False  # it is bare CRIU's, and measured there
 
     @property
     def name(self) -> str:
@@ -164,9 +168,6 @@ class Packed:
     @property
     def tmpfs(self) -> bool:
         return self.bare.tmpfs
-
-    def pause(self, job: Job, folder: Path) -> None:
-        """The pause of bare CRIU, which is measured there."""
 
     def dump(self, job: Job, folder: Path) -> tuple[Cost, dict[str, float]]:
         dumped, _ = self.bare.dump(job, folder)
@@ -203,8 +204,12 @@ def packer(name: str) -> Packer:
     return Packer(f"zstd -q -{level} -T0", "zstd -q -dc -T0", hashed=True)
 
 
-def environ(folder: Path) -> dict[str, str]:
-    """Return the environment in which gpuckpt is measured: as installed, nothing of ours left."""
+def environ(state: Path | None = None) -> dict[str, str]:
+    """Return the environment in which programs of this checkout run as installed ones do.
+
+    `state` is where gpuckpt keeps what it learns, in place of the host's own.
+    """
     kept = {key: text for key, text in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     path = os.pathsep.join((str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])))
-    return kept | {"PYTHONPATH": path, "GPUCKPT_STATE_DIR": str(folder)}
+    more = {} if state is None else {"GPUCKPT_STATE_DIR": str(state)}
+    return kept | {"PYTHONPATH": path} | more
