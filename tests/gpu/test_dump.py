@@ -70,7 +70,8 @@ def _tell(verb: str, result: dict[str, object]) -> None:
     phases = ", ".join(f"{phase['name']} {phase['seconds']:.2f}" for phase in receipt["phases"])
     pause = f", pause {result['pause']:.2f}" if "pause" in result else ""
     totals = f", {result['totals']}" if "totals" in result else ""
-    print(f"\n{verb}: {receipt['seconds']:.2f} s{pause}: {phases}{totals}")
+    proved = f", proved {result['proved']}" if result.get("proved") else ""
+    print(f"\n{verb}: {receipt['seconds']:.2f} s{pause}: {phases}{totals}{proved}")
 
 
 def test_the_demo_job_counts_on(
@@ -106,7 +107,7 @@ def test_training_is_bitwise_equal(
     wait(lambda: len(job.lines()) > TRAINING_STEPS // 4, "a quarter of the steps")
     image = dump(operator, job)
     assert len(job.lines()) < TRAINING_STEPS * 3 // 4, "dumped too late to prove anything"
-    bring_back(image, "--settle", "0")
+    bring_back(image, "--settle", "0", "--prove")
     wait(lambda: "end" in job.lines(), "the training ends")
     assert job.lines() == undisturbed
     assert [line.split()[0] for line in undisturbed[-4:]] == ["weights", "optimizer", "rng", "end"]
@@ -117,7 +118,7 @@ def test_sixteen_gibibytes(start: Start, operator: Field, bring_back: Callable[.
     job = start("ballast.py", "16")
     image = dump(operator, job)
     before = job.ticks()
-    bring_back(image)
+    bring_back(image, "--prove")
     wait(lambda: job.ticks() > before + 3, "it counts on")
     assert not [line for line in job.lines() if line.startswith("failed")]
     assert operator.gpuckpt("verify", image).code == 0

@@ -38,12 +38,15 @@ def told(answer: Answer) -> dict[str, object]:
     receipt = result["receipt"]
     phases = ", ".join(f"{one['name']} {one['seconds']:.2f}" for one in receipt["phases"])
     print(f"\nrehearse: pause {result['pause']:.2f}: {phases}; {result['gpu_bytes'] >> 20} MiB")
+    print(f"copies: {result['proved']}; {result['wrong']}")
     return dict(result)
 
 
-@pytest.mark.parametrize("how", [("--stay", "2"), ("--dump", "-o", "scratch")], ids=" ".join)
+@pytest.mark.parametrize(
+    "how", [("--stay", "2"), ("--prove",), ("--dump", "-o", "scratch")], ids=" ".join
+)
 def test_training_is_bitwise_equal(start: Start, operator: Field, how: tuple[str, ...]) -> None:
-    """Suspended in place, or dumped and gone on from memory: the training never notices."""
+    """Suspended in place once or twice, or dumped and gone on from memory: it never notices."""
     undisturbed = start("train.py", str(TRAINING_STEPS), first="end").lines()
     job = start("train.py", str(TRAINING_STEPS), first="step 0 " + undisturbed[0].split(" ", 2)[2])
     wait(lambda: len(job.lines()) > TRAINING_STEPS // 4, "a quarter of the steps")
@@ -54,6 +57,17 @@ def test_training_is_bitwise_equal(start: Start, operator: Field, how: tuple[str
     assert not (operator.folder / "scratch").exists()
     wait(lambda: "end" in job.lines(), "the training ends")
     assert job.lines() == undisturbed
+
+
+def test_a_round_trip_proves_all_of_the_gpu_memory(start: Start, operator: Field) -> None:
+    """The copies are found, as much as the job has on the GPU, and come twice alike."""
+    job = start("ballast.py", "4")
+    result = told(operator.gpuckpt("rehearse", job.pid, "--prove"))
+    proved = result["proved"]
+    assert isinstance(proved, dict)
+    assert proved["bytes"] >= 4 << 30
+    assert result["wrong"] == []
+    job.counts_on()
 
 
 def test_threads_that_poll_the_gpu_all_the_time(start: Start, operator: Field) -> None:
