@@ -32,7 +32,7 @@ from gpuckpt.flow.work.quiescing import go_on
 from gpuckpt.flow.work.tasks import below_me, end_restored
 from gpuckpt.flow.work.turn import turn
 from gpuckpt.flow.work.undo import Undo
-from gpuckpt.flow.work.waiting import counted, tell
+from gpuckpt.flow.work.waiting import Tally
 from gpuckpt.flow.work.workspace import workspace
 from gpuckpt.image.store import Image
 from gpuckpt.image.unpack import Unpacker
@@ -202,7 +202,7 @@ class _Restore:
                 self.interrupts.check()
                 raise
             finally:
-                tell(step, counted(unpacker.waits()))
+                Tally(unpacker.waits).tell(step)
                 unpacker.close()
             self._goes_on(spans.RELEASED)
             self.record.told(*criustats.read(work, criustats.RESTORE))

@@ -13,7 +13,7 @@ from msgspec import structs
 from gpuckpt.timing import Wait, micro, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable
 
     from gpuckpt.value import Value
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         waits: tuple[Wait, ...]
         work: dict[str, float]
 
-    Counted = Mapping[str, float]
 
 OURS: Final = "gpuckpt"
 CRIU: Final = "CRIU"
@@ -37,16 +36,28 @@ _WHO: Final = {
 }
 
 
-def counted(waits: Value) -> Counted:
-    """Return what is counted by its names; all fields of `waits` are seconds."""
-    return structs.asdict(waits)
+class Tally:
+    """What a packer or an unpacker counts, told phase by phase."""
 
+    def __init__(self, waits: Callable[[], Value]) -> None:
+        """Ask `waits`; all fields of what it returns are seconds."""
+        self._waits = waits
+        self._before: dict[str, float] = {}
 
-def tell(step: Timed, now: Counted, before: Counted | None = None) -> None:
-    """Tell the step of a phase what was counted in it: what there is more than before."""
-    more = {name: _more(value, (before or {}).get(name, 0.0)) for name, value in now.items()}
-    step.waits = tuple(Wait(*_WHO[name], spent) for name, spent in more.items() if name in _WHO)
-    step.work = {name: spent for name, spent in more.items() if name not in _WHO}
+    def skip(self) -> None:
+        """Leave out what was counted so far: it belongs to no phase that is told of it."""
+        self._before = structs.asdict(self._waits())
+
+    def tell(self, step: Timed | None) -> None:
+        """Tell the step of a phase what has been counted since."""
+        before = self._before
+        self.skip()
+        more = {name: _more(now, before.get(name, 0.0)) for name, now in self._before.items()}
+        if step is not None:
+            step.waits = tuple(
+                Wait(*_WHO[name], spent) for name, spent in more.items() if name in _WHO
+            )
+            step.work = {name: spent for name, spent in more.items() if name not in _WHO}
 
 
 def _more(now: float, before: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuckpt.events import SilentStep
 from gpuckpt.flow.work.receipt import CountedStep
-from gpuckpt.flow.work.waiting import counted, tell
+from gpuckpt.flow.work.waiting import Tally
 from gpuckpt.timing import Wait
 from gpuckpt.value import Value
 
@@ -19,10 +19,14 @@ class Said(Value, frozen=True):
 
 def test_a_phase_is_told_what_was_counted_in_it() -> None:
     step = CountedStep(SilentStep())
-    first, then = counted(Said(0.5, 0.0, 1.0)), counted(Said(0.5, 0.25, 3.0000004))
-    tell(step, first)
-    assert step.waits == (Wait("gpuckpt", "CRIU", 0.5), Wait("CRIU", "storage", 0.0))
+    said = [Said(0.25, 0.0, 0.0), Said(0.5, 0.0, 1.0), Said(0.5, 0.25, 3.0000004), Said(1, 1, 1)]
+    tally = Tally(lambda: said.pop(0))
+    tally.skip()
+    tally.tell(step)
+    assert step.waits == (Wait("gpuckpt", "CRIU", 0.25), Wait("CRIU", "storage", 0.0))
     assert step.work == {"packing": 1.0}
-    tell(step, then, first)
+    tally.tell(step)
     assert step.waits == (Wait("gpuckpt", "CRIU", 0.0), Wait("CRIU", "storage", 0.25))
     assert step.work == {"packing": 2.0}
+    tally.tell(None)  # the phase is over already: it is told of none
+    assert not said
