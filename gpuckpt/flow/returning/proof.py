@@ -85,11 +85,8 @@ class Proof:
         What is not certainly wrong is left in `doubts`, whether the job has run in `progress`.
         """
         before = self._before or doubts.moment(self._tools, self._manifest)
-        ends = self.motion.begun + seconds
         self.motion.look()
-        while (left := ends - time.monotonic()) > 0:
-            self._interrupts.check()
-            self.motion.wait(left)
+        self._watch(self.motion.begun + seconds)
         if wrong := self.look():
             return wrong
         after = doubts.moment(self._tools, self._manifest)
@@ -103,6 +100,12 @@ class Proof:
         except OSError as why:  # a job that is back does not go again for want of a closer look
             self.doubts = [doubts.unseen(why)]
         return self._ports(tree)
+
+    def _watch(self, until: float) -> None:
+        """Let time pass, with an eye on whether the job moves."""
+        while (left := until - time.monotonic()) > 0:
+            self._interrupts.check()
+            self.motion.wait(left)
 
     def fresh(self, told: list[Finding], *, stays: bool) -> list[Finding]:
         """Return what may be wrong and is not told yet; `stays`: its parent is ours."""
@@ -171,7 +174,7 @@ class Proof:
                 return [_wrong("probe", command, f"The probe did not succeed: {answer}.")]
             if wrong := self._living():
                 return wrong
-            time.sleep(pause)
+            self._watch(time.monotonic() + pause)
             pause = min(PROBE_PAUSE, 2 * pause)
 
     def _gpu(self) -> list[Finding]:
