@@ -128,7 +128,6 @@ class _Dump:
         self.interrupts.check()
         stages = commit.step = Streaming(record, size)
         with workspace(self.tools.state_dir, self.taking.entry.id) as work, stages:
-            stages.begin("freeze", "CRIU")
             self.taking.note("stream")
             numbers = self.taking.numbers()
             root = numbers.get(self.request.pid, self.request.pid)
@@ -152,6 +151,7 @@ class _Dump:
                 names=lambda: seen(sight.facts.look, numbers),
                 place=self.sight.space,
             )
+            stages.begin("freeze", "CRIU")
             try:
                 self.tools.criu.dump(run)
             except BaseException as why:  # noqa: BLE001 - raised again below, judged first
