@@ -46,7 +46,7 @@ def dump(
     output: Output = None,
     leave_running: LeaveRunning = False,
     label: Label = None,
-    level: Level = 1,
+    level: Level = None,
     lock_timeout: LockTimeout = 30.0,
     tcp: Tcp = "none",
     file_locks: FileLocks = False,

@@ -126,12 +126,13 @@ LeaveRunning = Annotated[
     option("--leave-running", help="Let the job go on after the dump instead of ending it."),
 ]
 Level = Annotated[
-    int,
+    int | None,
     option(
         "--level",
-        metavar="N",
-        help="zstd level, -7 to 19; 0 and below are fastest. Default: 1.",
-        parser=values.whole("--level", LOWEST_LEVEL, HIGHEST_LEVEL),
+        metavar="LEVEL",
+        help="zstd level, -7 to 19, or none; auto, the default, keeps neither the job waiting nor "
+        "the storage.",
+        parser=values.level("--level", LOWEST_LEVEL, HIGHEST_LEVEL),
     ),
 ]
 LockTimeout = Annotated[

@@ -78,7 +78,7 @@ def rehearse(
     prove: Prove = False,
     settle: Settle = 1.0,
     lock_timeout: LockTimeout = 30.0,
-    level: Level = 1,
+    level: Level = None,
     tcp: Tcp = "none",
     file_locks: FileLocks = False,
     ghost_limit: GhostLimit = 1 << 30,

@@ -95,6 +95,24 @@ def whole(option: str, lowest: int, highest: int) -> Callable[[str], int]:
     return read
 
 
+def level(option: str, lowest: int, highest: int) -> Callable[[str], int | None]:
+    """Return a reader of zstd levels: a number, or the words auto (None) and none (0)."""
+    number = whole(option, lowest, highest)
+
+    def read(text: str) -> int | None:
+        word = text.strip().lower()
+        if word == "auto":
+            return None
+        if word == "none":
+            return 0
+        if word.isalpha():
+            hint = f"Write auto, none, or a whole number from {lowest} to {highest}."
+            raise refuse(option, f"{word!r} is unknown", hint)
+        return number(text)
+
+    return read
+
+
 def size(option: str) -> Callable[[str], int]:
     """Return a reader of sizes such as 4096, 10M or 1.5GiB."""
 

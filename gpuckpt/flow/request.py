@@ -22,18 +22,18 @@ class DumpRequest(Value, frozen=True):
     """What to dump, and how.
 
     `output` None means a name made from command, pid and time in the current folder. `level` is
-    zstd's, `lock_timeout` seconds for all tries together, `ghost_limit` bytes of one deleted file;
-    `quiesce` asks processes that cooperate to let go of what cannot be dumped, `quiesce_timeout`
-    seconds for it; `ignore` names blockers that shall not stop it; `rehearsal` says that the job
-    must go on in place, whatever becomes of the image; `thp` sets transparent huge pages to always
-    meanwhile.
+    zstd's, None lets it keep nobody waiting; `lock_timeout` seconds for all tries together,
+    `ghost_limit` bytes of one deleted file; `quiesce` asks processes that cooperate to let go of
+    what cannot be dumped, `quiesce_timeout` seconds for it; `ignore` names blockers that shall not
+    stop it; `rehearsal` says that the job must go on in place, whatever becomes of the image; `thp`
+    sets transparent huge pages to always meanwhile.
     """
 
     pid: int
     output: Path | None = None
     leave_running: bool = False
     labels: dict[str, str] = field(default_factory=dict)
-    level: int = 1
+    level: int | None = None
     lock_timeout: float = 30.0
     tcp: TcpPolicy = TcpPolicy.NONE
     file_locks: bool = False

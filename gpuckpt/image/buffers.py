@@ -18,6 +18,7 @@ from gpuckpt.image.memory import Stopped
 
 BLOCK: Final = 4096  # what a read past the page cache is aligned to
 _HUGE: Final = 2 << 20
+_WORTH_A_CALL: Final = 32 << 10
 
 
 def room_for(raw: int) -> int:
@@ -60,6 +61,11 @@ class Buffers:
         self._changed = threading.Condition()
         self._waiting = 0
         self._stopped = False
+
+    @property
+    def few(self) -> bool:
+        """Whether most of them are in use."""
+        return self._lent * _USUAL * 4 >= self._total * 3
 
     @property
     def wanted(self) -> bool:
@@ -121,6 +127,19 @@ class Buffers:
             return None
         self._made += size
         return Buffer(size)
+
+
+def copy(target: memoryview, source: bytes | memoryview) -> None:
+    """Copy all of `source`, bytes or writable, to the start of `target`.
+
+    Python's own assignment keeps every other thread waiting meanwhile: 0.3 ms for 4 MiB.
+    """
+    size = len(source)
+    if size < _WORTH_A_CALL:
+        target[:size] = source
+        return
+    start = source if isinstance(source, bytes) else address_of(source)
+    ctypes.memmove(address_of(target[:size]), start, size)
 
 
 def address_of(view: memoryview) -> int:

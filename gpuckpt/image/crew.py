@@ -1,11 +1,10 @@
-"""Threads that packing and unpacking share: a crew, lanes that keep an order, and countdowns."""
+"""Threads that packing and unpacking share: a crew, and countdowns."""
 
 from __future__ import annotations
 
 import os
 import queue
 import threading
-from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -47,38 +46,6 @@ class Crew:
         while task := self._tasks.get():
             task()
             del task  # it may hold the last reference to a frame
-
-
-class Lane:
-    """Does what it is given one after the other, in whichever thread of a crew is free."""
-
-    def __init__(self, crew: Crew) -> None:
-        """Have nothing to do yet."""
-        self._crew = crew
-        self._waiting: deque[Callable[[], None]] = deque()
-        self._busy = False
-        self._lock = threading.Lock()
-
-    def do(self, task: Callable[[], None], *, here: bool = False) -> None:
-        """Have `task` done after those before it, with `here` at once if there are none."""
-        with self._lock:
-            self._waiting.append(task)
-            if self._busy:
-                return
-            self._busy = True
-        if here:
-            self._run()
-        else:
-            self._crew.do(self._run)
-
-    def _run(self) -> None:
-        while True:
-            with self._lock:
-                if not self._waiting:
-                    self._busy = False
-                    return
-                task = self._waiting.popleft()
-            task()
 
 
 class Countdown:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gpuckpt.errors import GpuckptError, NoSpace, NotWritable, UsageError, WriteFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -88,6 +89,19 @@ def write_all(fd: int, data: bytes | memoryview, offset: int = 0) -> None:
         count = os.pwrite(fd, view, offset)
         view = view[count:]
         offset += count
+
+
+def write_parts(fd: int, parts: Sequence[bytes | memoryview], offset: int) -> None:
+    """Write all of `parts`, at most a frame, one after the other from `offset` on."""
+    count = os.pwritev(fd, parts, offset)
+    if count == sum(map(len, parts)):
+        return
+    for part in parts:  # rare: the disk is full, or a signal came
+        size = len(part)
+        if count < size:
+            write_all(fd, memoryview(part)[count:], offset + count)
+        offset += size
+        count = max(0, count - size)
 
 
 def room_left(fd: int) -> int | None:

@@ -15,31 +15,34 @@ from typing import TYPE_CHECKING
 from gpuckpt.image.frames import FRAME_SIZE, SMALLEST_FRAME
 from gpuckpt.image.pipes import IDLE, Watch
 from gpuckpt.image.relay import Relay, no_relay, widen
+from gpuckpt.image.traffic import At
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuckpt.image.memory import Slot, Slots
+    from gpuckpt.image.buffers import Buffer, Buffers
+    from gpuckpt.image.traffic import Traffic
 
 
 class Intake:
     """One stream, read to its end in pieces of at most one frame."""
 
-    def __init__(self, fd: int, stop: int, slots: Slots) -> None:
+    def __init__(self, fd: int, stop: int, buffers: Buffers, traffic: Traffic) -> None:
         """Read from `fd`; once `stop` is readable nothing more is read."""
         self._fd = fd
-        self._slots = slots
+        self._buffers = buffers
+        self._traffic = traffic
         self._ended = False
         self._head = bytearray()
         self._watch = Watch(fd, select.POLLIN, stop)
         self._relay: Relay | None = None
         self._relayed = True
 
-    def pieces(self) -> Iterator[tuple[memoryview, Slot | None]]:
-        """Yield the stream's bytes; a big piece lies in the slot that comes with it.
+    def pieces(self) -> Iterator[tuple[memoryview, Buffer | None]]:
+        """Yield the stream's bytes; a big piece lies in the buffer that comes with it.
 
         Raises:
-            Stopped: `stop` became readable, or the slots were stopped.
+            Stopped: `stop` became readable, or the buffers were stopped.
         """
         try:
             yield from self._cut()
@@ -47,30 +50,37 @@ class Intake:
             if self._relay:
                 self._relay.close()
 
-    def _cut(self) -> Iterator[tuple[memoryview, Slot | None]]:
-        slot: Slot | None = None
+    def _cut(self) -> Iterator[tuple[memoryview, Buffer | None]]:
+        buffer: Buffer | None = None
         while True:
-            if slot is None:
+            if buffer is None:
                 self._read_head()
                 if self._ended:
                     if self._head:
                         yield memoryview(self._head), None
                     return
-                slot = self._slots.take()
+                buffer = self._buffers.take_spare(FRAME_SIZE) or self._wait_for_buffer()
                 widen(self._fd)
-            filled = self._fill(slot)
+            filled = self._fill(buffer)
             if self._ended or filled >= SMALLEST_FRAME:
                 if filled:
-                    yield slot.view[:filled], slot
+                    yield buffer.view[:filled], buffer
                 else:
-                    self._slots.give(slot)
+                    self._buffers.give(buffer)
             else:
-                self._head += slot.view[:filled]
-                self._slots.give(slot)
+                self._head += buffer.view[:filled]
+                self._buffers.give(buffer)
             if self._ended:
                 return
             self._watch.ready()
-            slot = None if self._head else self._slots.take_spare()
+            buffer = None if self._head else self._buffers.take_spare(FRAME_SIZE)
+
+    def _wait_for_buffer(self) -> Buffer:
+        self._traffic.move(None, At.HELD)
+        try:
+            return self._buffers.take(FRAME_SIZE)
+        finally:
+            self._traffic.move(At.HELD, None)
 
     def _read_head(self) -> None:
         while not self._ended and len(self._head) < SMALLEST_FRAME:
@@ -80,17 +90,17 @@ class Intake:
                 self._head += piece
                 self._ended = not piece
 
-    def _fill(self, slot: Slot) -> int:
+    def _fill(self, buffer: Buffer) -> int:
         filled = len(self._head)
-        slot.view[:filled] = self._head
+        buffer.view[:filled] = self._head
         self._head.clear()
         while filled < FRAME_SIZE:
             if not self._watch.ready(IDLE):
-                if self._slots.wanted:
+                if self._buffers.wanted:
                     break
                 continue
             with suppress(BlockingIOError):
-                count = self._read(slot.view[filled:])
+                count = self._read(buffer.view[filled:FRAME_SIZE])
                 filled += count
                 if not count:
                     self._ended = True

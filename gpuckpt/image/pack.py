@@ -1,25 +1,32 @@
 """Storing CRIU's streams: read, hash, compress, write, all at once and in bounded memory.
 
 Each stream is read by the thread that calls `store`. Full frames go to a crew that hashes and
-compresses them, from there in order to a few threads that write, and finished files to one
-that syncs them, so that little is left to sync when the last stream ends.
+compresses them, and from there in order to a few threads that write. Synced is at the end.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from gpuckpt.errors import GpuckptError, ImageDamaged, WriteFailed
 from gpuckpt.image import disk, names
-from gpuckpt.image.codec import Codec
+from gpuckpt.image.buffers import Buffer, Buffers, copy, room_for
+from gpuckpt.image.codec import Codec, Coded
 from gpuckpt.image.crew import Crew, cores
 from gpuckpt.image.frames import FRAME_SIZE, largest_stored
 from gpuckpt.image.intake import Intake
-from gpuckpt.image.memory import Slot, Slots, Stopped, keep_freed_memory
+from gpuckpt.image.memory import Stopped, keep_freed_memory
+from gpuckpt.image.pace import USUAL, Pace
 from gpuckpt.image.packing import Owner, Packed, PackedFile
+from gpuckpt.image.sink import SCRATCH
+from gpuckpt.image.syncing import Syncs
+from gpuckpt.image.traffic import At, PackWaits, Traffic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -27,9 +34,10 @@ if TYPE_CHECKING:
 
     from gpuckpt.image.manifest import FileEntry
 
-MEMORY = 160 << 20
-_WRITERS = 6
-_MOST_UNSYNCED = 256
+# Buffers of all kinds; each core has a frame in hand.
+MEMORY = (144 << 20) + cores() * (8 << 20)
+_WRITERS = 4
+_WORTH_A_COPY = 4 << 10
 
 
 class Packer:
@@ -38,7 +46,7 @@ class Packer:
     def __init__(
         self,
         folder: Path,
-        level: int = 1,
+        level: int | None = None,
         on_bytes: Callable[[int], None] = lambda _: None,
         workers: int | None = None,
         memory: int = MEMORY,
@@ -48,8 +56,9 @@ class Packer:
     ) -> None:
         """Open `folder`; `on_bytes` is told of raw bytes as they come in, from any thread.
 
-        `level` is zstd's, 0 stores without compressing. `memory` bounds all buffers
-        together; beyond it up to `spool` bytes hold what has come and waits to be packed.
+        `level` is zstd's, 0 stores without compressing, None lets each frame have the level that
+        keeps nobody waiting. `memory` bounds all buffers together; beyond it up to `spool` bytes
+        hold what has come and waits to be packed.
         `keep` names small images whose raw bytes are to be had from `kept` as well.
 
         Raises:
@@ -60,20 +69,29 @@ class Packer:
         self._folder = folder
         self._codec = Codec(level)
         self._on_bytes = on_bytes
-        context = self._codec.memory + 1
-        crew = min(workers or cores(), max(1, memory * 5 // 8 // context))
-        each = FRAME_SIZE + largest_stored(FRAME_SIZE)
-        self._slots = Slots(
-            max(2, (memory - crew * context) // each) + spool // FRAME_SIZE, FRAME_SIZE
-        )
+        self._pace = Pace() if level is None else None
+        self._usual = USUAL if level is None else None
+        each = self._codec.memory + largest_stored(FRAME_SIZE)
+        crew = min(workers or cores(), max(1, memory // 2 // each))
+        room = memory - crew * each - _WRITERS * SCRATCH
+        self._buffers = Buffers(max(2 * room_for(FRAME_SIZE), room) + spool)
         self._packers = Crew("pack", crew)
         self._writers = Crew("write", _WRITERS)
-        self._syncer = Crew("sync", 1)
-        self._owner = Owner(self._create, self._slots.give, self._complete, self._failed)
+        self._traffic = Traffic(crew)
+        self._owner = Owner(
+            create=self._create,
+            give=self._buffers.give,
+            complete=self._complete,
+            failed=self._failed,
+            writers=self._writers,
+            traffic=self._traffic,
+        )
         self._changed = threading.Condition()
         self._files: dict[str, PackedFile] = {}
         self._kept = {name: bytearray() for name in keep}
-        self._reading = self._unsynced = self._synced = 0
+        self._syncs = Syncs(self._changed, self._failed)
+        self._reading = self._written = 0
+        self._waits: PackWaits | None = None
         self._error: GpuckptError | None = None
         self._closing = False
         try:
@@ -100,15 +118,15 @@ class Packer:
             file = self._begin(name)
             kept = self._kept.get(name)
             number = 0
-            for raw, slot in Intake(fd, self._stop, self._slots).pieces():
+            for raw, buffer in Intake(fd, self._stop, self._buffers, self._traffic).pieces():
                 self._on_bytes(len(raw))
                 if kept is not None:
                     kept += raw
-                work = partial(self._pack, file, number, raw, slot)
-                if slot:
-                    self._packers.do(work)
+                if buffer:
+                    self._traffic.move(None, At.TO_PACK)
+                    self._packers.do(partial(self._pack, file, number, raw, buffer))
                 else:
-                    work()
+                    file.put(number, Packed(self._codec.frame(raw, self._usual), len(raw), None))
                 number += 1
             file.end(number)
         except Stopped:
@@ -146,7 +164,12 @@ class Packer:
             WriteFailed: a file could not be written, or `abort` was called.
         """
         with self._changed:
-            while not self._error and (self._reading or self._synced < len(self._files)):
+            while not self._error and (self._reading or self._written < len(self._files)):
+                self._changed.wait()
+            waits = self._traffic.waits()
+            started = time.monotonic()
+            self._syncs.begin()
+            while not self._error and self._syncs.left:
                 self._changed.wait()
             self._raise_failure()
         try:
@@ -156,6 +179,7 @@ class Packer:
         with self._changed:  # from here on `abort` comes too late
             self._raise_failure()
             self._closing = True
+            self._waits = structs.replace(waits, sync=time.monotonic() - started)
         self._release()
         return tuple(file.entry for file in self._files.values())
 
@@ -165,6 +189,11 @@ class Packer:
         with self._changed:
             return {name: bytes(raw) for name, raw in self._kept.items() if name in self._files}
 
+    def waits(self) -> PackWaits:
+        """Return who waited for whom, so far or, after `finish`, in all."""
+        with self._changed:
+            return self._waits or self._traffic.waits()
+
     def abort(self) -> None:
         """Stop everything soon: all `store` and `finish` calls raise; nothing is made any more."""
         self._fail(WriteFailed("writing the image was stopped"))
@@ -172,11 +201,11 @@ class Packer:
     def _begin(self, name: str) -> PackedFile:
         names.check_name(name)
         with self._changed:
-            while self._unsynced > _MOST_UNSYNCED and not self._error:
+            while self._syncs.many and not self._error:
                 self._changed.wait()
             if name in self._files:
                 raise ImageDamaged(f"CRIU sent {name} twice")
-            file = self._files[name] = PackedFile(name, self._owner, self._writers)
+            file = self._files[name] = PackedFile(name, self._owner)
         return file
 
     def _create(self, name: str) -> int:
@@ -187,10 +216,10 @@ class Packer:
             return disk.new_file(self._fd, names.stored_name(name))
 
     def _complete(self, file: PackedFile) -> None:
-        """Sync a file that is written."""
         with self._changed:
-            self._unsynced += 1
-        self._syncer.do(partial(self._sync, file))
+            self._written += 1
+            self._syncs.add(file)
+            self._changed.notify_all()
 
     def _failed(self, why: Exception) -> None:
         """End everything."""
@@ -201,23 +230,22 @@ class Packer:
         else:
             self._fail(WriteFailed(f"the image could not be written: {why!r}"))
 
-    def _pack(self, file: PackedFile, number: int, raw: memoryview, slot: Slot | None) -> None:
+    def _pack(self, file: PackedFile, number: int, raw: memoryview, buffer: Buffer) -> None:
         if self._error:
             return
         try:
-            file.put(number, Packed(self._codec.frame(raw), len(raw), slot))
+            self._traffic.move(At.TO_PACK, At.PACKING)
+            coded = self._codec.frame(raw, self._level())
+            coded = _kept(coded, buffer)
+            self._traffic.move(At.PACKING, At.IN_LINE)
+            file.put(number, Packed(coded, len(raw), buffer))
         except Exception as why:  # noqa: BLE001 - a crew that dies would leave finish() waiting
             self._failed(why)
 
-    def _sync(self, file: PackedFile) -> None:
-        try:
-            file.sync()
-        except OSError as why:
-            self._failed(why)
-        with self._changed:
-            self._unsynced -= 1
-            self._synced += 1
-            self._changed.notify_all()
+    def _level(self) -> int | None:
+        if self._pace is None:
+            return None
+        return self._pace.level(self._traffic.load(pressed=self._buffers.few))
 
     def _raise_failure(self) -> None:
         if self._error:
@@ -230,7 +258,7 @@ class Packer:
             self._error = error
             self._closing = True
             self._changed.notify_all()
-        self._slots.stop()
+        self._buffers.stop()
         os.eventfd_write(self._stop, 1)
         # Not waited for: a disk that hangs must not keep the job from being put back.
         threading.Thread(target=self._release, name="pack-release", daemon=True).start()
@@ -239,10 +267,19 @@ class Packer:
         with self._changed:
             while self._reading:
                 self._changed.wait()
-        for crew in (self._packers, self._writers, self._syncer):
+        for crew in (self._packers, self._writers, self._syncs):
             crew.dismiss()
         for file in self._files.values():
             file.close()
-        self._slots.stop()
+        self._buffers.stop()
         os.close(self._stop)
         os.close(self._fd)
+
+
+def _kept(coded: Coded, buffer: Buffer) -> Coded:
+    """Let a packed frame take the place of its raw bytes; one of raw bytes has it already."""
+    (part, *more) = coded.parts
+    if more or len(part) < _WORTH_A_COPY:
+        return coded
+    copy(buffer.view, part)
+    return structs.replace(coded, parts=(buffer.view[: len(part)],))

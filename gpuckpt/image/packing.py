@@ -1,24 +1,26 @@
-"""One file being packed: frames come in any order, and are written in theirs."""
+"""One file being packed: frames come in any order, and get their places in theirs."""
 
 from __future__ import annotations
 
 import threading
-from functools import partial
+from collections import deque
 from typing import TYPE_CHECKING, TypeAlias
 
 from blake3 import blake3
 
-from gpuckpt.image.crew import Crew, Lane
 from gpuckpt.image.frames import FRAME_SIZE, encode_entry, encode_table
 from gpuckpt.image.manifest import FileEntry
 from gpuckpt.image.sink import Sink
+from gpuckpt.image.traffic import At
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gpuckpt.image.buffers import Buffer
     from gpuckpt.image.codec import Coded
-    from gpuckpt.image.memory import Slot
+    from gpuckpt.image.crew import Crew
+    from gpuckpt.image.traffic import Traffic
 
     Parts: TypeAlias = Sequence[bytes | memoryview]
 
@@ -27,31 +29,37 @@ _BIG = FRAME_SIZE // 4
 
 
 class Packed(Value, frozen=True):
-    """One frame, packed; it may point into the slot, which is held until it is written."""
+    """One frame, packed; it may lie in the buffer, which is held until it is written."""
 
     coded: Coded
     raw: int
-    slot: Slot | None
+    buffer: Buffer | None
 
 
 class Owner(Value, frozen=True):
     """Who packs the file, told from the threads that do it.
 
-    `create` makes the stored file and returns it open, `give` takes a slot back, `complete`
-    gets a file that is written and can be synced, `failed` hears why one cannot be.
+    `create` makes the stored file and returns it open, `give` takes a buffer back, `complete`
+    gets a file that is written and can be synced, `failed` hears why one cannot be. The `writers`
+    write it, and `traffic` knows.
     """
 
     create: Callable[[str], int]
-    give: Callable[[Slot], None]
+    give: Callable[[Buffer], None]
     complete: Callable[[PackedFile], None]
     failed: Callable[[Exception], None]
+    writers: Crew
+    traffic: Traffic
 
 
 class PackedFile:
-    """A stored file on its way to the disk; made there when its first byte is to be written."""
+    """A stored file on its way to the disk; made there when its first byte is to be written.
 
-    def __init__(self, name: str, owner: Owner, crew: Crew) -> None:
-        """Wait for frames, to be written by `crew`."""
+    Frames get their places in order, and are written side by side once they have them.
+    """
+
+    def __init__(self, name: str, owner: Owner) -> None:
+        """Wait for frames."""
         self.name = name
         self._owner = owner
         self._lock = threading.Lock()
@@ -61,7 +69,10 @@ class PackedFile:
         self._raw_size = self._stored_size = 0
         self._entries = bytearray()
         self._table = b""
-        self._writing = Lane(crew)
+        self._appending = threading.Lock()
+        self._in_line: deque[tuple[Parts, Buffer | None]] = deque()
+        self._unwritten = 0
+        self._big = False
         self._sink: Sink | None = None
         self._broken = False
 
@@ -77,16 +88,18 @@ class PackedFile:
         )
 
     def put(self, number: int, frame: Packed) -> None:
-        """Take frame `number`; one without a slot is worked on in this thread, if it can be."""
+        """Take frame `number`; one without a buffer is written in this thread, if it can be."""
         with self._lock:
             self._waiting[number] = frame
-            self._advance(here=frame.slot is None)
+            count, alone = self._advance()
+        self._write(count, here=alone and frame.buffer is None)
 
     def end(self, count: int) -> None:
         """Know that there are `count` frames."""
         with self._lock:
             self._count = count
-            self._advance(here=True)
+            count, alone = self._advance()
+        self._write(count, here=alone)
 
     def sync(self) -> None:
         """Bring the complete file to the disk and close it."""
@@ -100,47 +113,69 @@ class PackedFile:
         if sink:
             sink.close()
 
-    def _advance(self, *, here: bool) -> None:
+    def _advance(self) -> tuple[int, bool]:
+        """Line up what can be written; return how much that is, and whether there is no more."""
+        before = self._unwritten
         while frame := self._waiting.pop(self._next, None):
+            self._big = self._big or (self._next == 0 and frame.raw >= _BIG)
             self._next += 1
             self._raw_size += frame.raw
-            coded, big = frame.coded, frame.raw >= _BIG
-            size = self._pass_on(coded.parts, frame.slot, here, big=big)
+            coded = frame.coded
+            size = self._line_up(coded.parts, frame.buffer)
             self._entries += encode_entry(size, frame.raw, coded.digest, coded.check)
-        if self._next == self._count:
-            self._count = None
+        if self._next == self._count and not self._table:
             self._table = encode_table(self._entries)
             for start in range(0, len(self._table), FRAME_SIZE):
-                self._pass_on((self._table[start : start + FRAME_SIZE],), None, here)
-            self._writing.do(partial(self._guard, self._finish), here=here)
+                self._line_up((self._table[start : start + FRAME_SIZE],), None)
+        return self._unwritten - before, before == 0
 
-    def _pass_on(self, parts: Parts, slot: Slot | None, here: bool, *, big: bool = False) -> int:
-        work = partial(self._write, parts, slot, big)
-        self._writing.do(partial(self._guard, work), here=here)
+    def _line_up(self, parts: Parts, buffer: Buffer | None) -> int:
+        if buffer:
+            self._owner.traffic.move(At.IN_LINE, At.TO_WRITE)
         size = sum(map(len, parts))
         self._stored_size += size
+        self._unwritten += 1
+        self._in_line.append((parts, buffer))
         return size
 
-    def _write(self, parts: Parts, slot: Slot | None, big: bool) -> None:
-        self._open(big=big).append(parts)
-        if slot:
-            self._owner.give(slot)
+    def _write(self, count: int, *, here: bool) -> None:
+        for _ in range(count):
+            if here:
+                self._write_next()
+            else:
+                self._owner.writers.do(self._write_next)
 
-    def _finish(self) -> None:
-        self._open(big=False).end()
-        self._owner.complete(self)
-
-    def _open(self, *, big: bool) -> Sink:
-        if self._sink is None:
-            self._sink = Sink(self._owner.create(self.name), direct=big)
-        return self._sink
-
-    def _guard(self, work: Callable[[], None]) -> None:
-        """Do it, unless something failed before; tell the owner of what fails."""
+    def _write_next(self) -> None:
+        """Write what is next in line, unless something failed before."""
         if self._broken:
             return
         try:
-            work()
+            self._append_next()
+            with self._lock:
+                self._unwritten -= 1
+                complete = self._table and not self._unwritten
+            if complete:
+                self._opened().end()
+                self._owner.complete(self)
         except Exception as why:  # noqa: BLE001 - a crew that dies would leave all others waiting
             self._broken = True
             self._owner.failed(why)
+
+    def _append_next(self) -> None:
+        traffic = self._owner.traffic
+        with self._appending:
+            parts, buffer = self._in_line.popleft()
+            sink = self._opened()
+            if buffer:
+                traffic.move(At.TO_WRITE, At.WRITING)
+            piece = sink.append(parts)
+        if piece:
+            sink.write(piece)
+        if buffer:
+            traffic.move(At.WRITING, None)
+            self._owner.give(buffer)
+
+    def _opened(self) -> Sink:
+        if self._sink is None:
+            self._sink = Sink(self._owner.create(self.name), direct=self._big)
+        return self._sink

@@ -1,9 +1,10 @@
-"""Where the bytes of one stored file go, in order.
+"""Where the bytes of one stored file go.
 
 Big files bypass the page cache (O_DIRECT): the image is synced before the job may go on, so
 the bytes have to reach the disk anyway, and a host that just took in the memory of its GPUs
-has no room for a second copy of them. Where that is not supported, or a file is small, they
-go through the cache and the kernel is told to begin writing at once.
+has no room for a second copy of them. (A virtual machine wrote 0.6 GB/s into fresh page cache
+and 1.3 GB/s past it.) Where that is not supported, or a file is small, they go through the
+cache and the kernel is told to begin writing at once.
 """
 
 from __future__ import annotations
@@ -14,45 +15,69 @@ import os
 from typing import TYPE_CHECKING
 
 from gpuckpt.image import disk
+from gpuckpt.image.buffers import copy
 from gpuckpt.image.frames import FRAME_SIZE, largest_stored
 from gpuckpt.image.memory import Scratch
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _BLOCK = 4096
-_BOUNCE = -(-(largest_stored(FRAME_SIZE) + _BLOCK) // _BLOCK) * _BLOCK
 _WORTH_IT = 256 << 10
+# what a writer needs for itself: a frame, and before it what did not fill a block or was too small
+SCRATCH = -(-(largest_stored(FRAME_SIZE) + _WORTH_IT + _BLOCK) // _BLOCK) * _BLOCK
 
 _scratch = Scratch()
 
 
+class Piece(Value, frozen=True):
+    """Bytes with a place in the file."""
+
+    parts: Sequence[bytes | memoryview]
+    offset: int
+    size: int
+
+
 class Sink:
-    """One stored file being written. Only one thread at a time may use it."""
+    """One stored file being written."""
 
     def __init__(self, fd: int, *, direct: bool) -> None:
         """Take over the new, empty file `fd`; `direct` asks to bypass the page cache."""
         self._fd = fd
         self._end = 0
-        self._carry = b""  # what does not fill a block yet; it is before _end
-        self._direct = direct and self._set_direct(on=True)
+        self._carry = b""  # what is not worth a write yet; it is before _end
+        self._aligned = self._direct = direct and self._set_direct(on=True)
 
-    def append(self, parts: Sequence[bytes | memoryview]) -> None:
-        """Write `parts`, at most one frame, after what is there."""
-        if self._direct:
-            self._append_direct(parts)
-            return
-        start = self._end
-        for part in parts:
-            disk.write_all(self._fd, part, self._end)
-            self._end += len(part)
-        if self._end - start >= _WORTH_IT:
-            disk.start_writeback(self._fd, start, self._end - start)
+    def append(self, parts: Sequence[bytes | memoryview]) -> Piece | None:
+        """Put `parts`, at most one frame, after what is there; what is to be written now.
+
+        One thread at a time, and it must write that piece before it appends another.
+        """
+        if self._aligned:
+            return self._append_aligned(parts)
+        piece = Piece(parts, self._end, sum(map(len, parts)))
+        self._end += piece.size
+        return piece
+
+    def write(self, piece: Piece) -> None:
+        """Write a piece. Any thread, at any time before `end`."""
+        try:
+            disk.write_parts(self._fd, piece.parts, piece.offset)
+        except OSError as why:
+            if why.errno != errno.EINVAL or not self._aligned:
+                raise
+            # Some filesystems take the flag and refuse the write.
+            self._leave_direct()
+            disk.write_parts(self._fd, piece.parts, piece.offset)
+        if not self._direct and piece.size >= _WORTH_IT:
+            disk.start_writeback(self._fd, piece.offset, piece.size)
 
     def end(self) -> None:
         """Write what is left, and begin to sync it."""
-        if self._direct:
+        if self._aligned:
             self._leave_direct()
+            disk.write_all(self._fd, self._carry, self._end - len(self._carry))
         disk.start_writeback(self._fd)
 
     def sync(self) -> None:
@@ -63,31 +88,21 @@ class Sink:
         """Let go of the file."""
         os.close(self._fd)
 
-    def _append_direct(self, parts: Sequence[bytes | memoryview]) -> None:
-        """Copy the parts to where they are aligned, and write all blocks they fill."""
-        view = _scratch.view(_BOUNCE)
+    def _append_aligned(self, parts: Sequence[bytes | memoryview]) -> Piece | None:
+        """Copy the parts to where they are aligned, and give out all blocks they fill."""
+        view = _scratch.view(SCRATCH)
         start = self._end - len(self._carry)
-        filled = len(self._carry)
-        view[:filled] = self._carry
-        for part in parts:
-            view[filled : filled + len(part)] = part
+        filled = 0
+        for part in (self._carry, *parts):
+            copy(view[filled:], part)
             filled += len(part)
-        whole = filled & -_BLOCK
         self._end = start + filled
+        whole = filled & -_BLOCK if filled >= _WORTH_IT else 0
         self._carry = bytes(view[whole:filled])
-        try:
-            disk.write_all(self._fd, view[:whole], start)
-        except OSError as why:
-            if why.errno != errno.EINVAL:
-                raise
-            # Some filesystems take the flag and refuse the write.
-            self._leave_direct()
-            disk.write_all(self._fd, view[:whole], start)
+        return Piece((view[:whole],), start, whole) if whole else None
 
     def _leave_direct(self) -> None:
         self._direct = self._set_direct(on=False)
-        disk.write_all(self._fd, self._carry, self._end - len(self._carry))
-        self._carry = b""
 
     def _set_direct(self, *, on: bool) -> bool:
         flags = fcntl.fcntl(self._fd, fcntl.F_GETFL)

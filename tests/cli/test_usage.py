@@ -36,7 +36,7 @@ WRONG = [
     ("dump 5 --level 20", "--level: 20 is out of range"),
     ("dump 5 --level -8", "--level: -8 is out of range"),
     (f"dump 5 --level {'9' * 5000}", "is not a whole number"),
-    ("dump 5 --level fast", "--level: 'fast' is not a whole number"),
+    ("dump 5 --level fast", "--level: 'fast' is unknown"),
     ("dump 5 --lock-timeout 0", "--lock-timeout: 0 makes no sense"),
     ("dump 5 --lock-timeout -1", "--lock-timeout: -1 makes no sense"),
     ("dump 5 --lock-timeout nan", "--lock-timeout: nan makes no sense"),

@@ -1,4 +1,4 @@
-"""What packing and unpacking are made of: lanes, slots, buffers, and sinks past the cache."""
+"""What packing and unpacking are made of: crews, buffers, and sinks past the cache."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 
 from gpuckpt.image import disk
 from gpuckpt.image.buffers import Buffer, Buffers, room_for
-from gpuckpt.image.crew import Crew, Lane
+from gpuckpt.image.crew import Crew
 from gpuckpt.image.handing import Pages, Rest
-from gpuckpt.image.memory import Slots, Stopped
+from gpuckpt.image.memory import Stopped
 from gpuckpt.image.sink import Sink
 from tests.image_streams import PATIENCE, drain, eventually, threads
 
@@ -33,22 +33,6 @@ def crew() -> Crew:
     return Crew("test-crew", 4)
 
 
-def test_a_lane_keeps_the_order_in_many_threads(crew: Crew) -> None:
-    lane, done = Lane(crew), list[int]()
-    for number in range(500):
-        lane.do(partial(done.append, number), here=number % 7 == 0)
-    crew.dismiss()
-    assert done == list(range(500))
-
-
-def test_lanes_of_one_crew_run_side_by_side(crew: Crew) -> None:
-    meeting = threading.Barrier(2, timeout=PATIENCE)
-    for _ in range(2):
-        Lane(crew).do(meeting.wait)
-    crew.dismiss()
-    assert not meeting.broken
-
-
 def test_a_crew_does_what_it_was_given_before_it_ends(crew: Crew) -> None:
     done: list[int] = []
     for number in range(200):
@@ -56,29 +40,6 @@ def test_a_crew_does_what_it_was_given_before_it_ends(crew: Crew) -> None:
     crew.dismiss()
     assert sorted(done) == list(range(200))
     assert not [thread for thread in threading.enumerate() if thread.name == "test-crew"]
-
-
-def test_slots_are_few_reused_and_wanted() -> None:
-    slots = Slots(2, 4096)
-    first, second = slots.take(), slots.take()
-    assert slots.take_spare() is None
-    assert not slots.wanted
-    with threads(2) as pool:
-        waiting = pool.submit(slots.take)
-        eventually(lambda: slots.wanted)
-        slots.give(first)
-        assert waiting.result(PATIENCE) is first
-        assert not slots.wanted
-        waiting = pool.submit(slots.take)
-        eventually(lambda: slots.wanted)
-        slots.stop()
-        with pytest.raises(Stopped):
-            waiting.result(PATIENCE)
-    slots.give(second)
-    with pytest.raises(Stopped):
-        slots.take()
-    with pytest.raises(Stopped):
-        slots.take_spare()
 
 
 def test_nobody_overtakes_who_waits_for_a_buffer() -> None:
@@ -141,7 +102,9 @@ def fill(folder: Path, *, direct: bool) -> bytes:
     parent = os.open(folder, disk.FOLDER_FLAGS)
     sink = Sink(disk.new_file(parent, "out"), direct=direct)
     for number in range(0, len(PARTS), 2):
-        sink.append(PARTS[number : number + 2])
+        piece = sink.append(PARTS[number : number + 2])
+        if piece:
+            sink.write(piece)
     sink.end()
     sink.sync()
     sink.close()
@@ -159,29 +122,51 @@ def test_a_filesystem_that_takes_the_flag_and_refuses_the_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     refused: list[int] = []
-    real = os.pwrite
+    real = os.pwritev
 
-    def pwrite(fd: int, data: bytes, offset: int) -> int:
+    def pwritev(fd: int, parts: list[bytes], offset: int) -> int:
         if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT and offset >= after:
             refused.append(offset)
             raise OSError(errno.EINVAL, "Invalid argument")
-        return real(fd, data, offset)
+        return real(fd, parts, offset)
 
-    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(os, "pwritev", pwritev)
     assert fill(tmp_path, direct=True) == b"".join(PARTS)
     assert len(refused) <= 1
 
 
 def test_another_error_is_not_swallowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def pwrite(*_: object) -> int:
+    def pwritev(*_: object) -> int:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(os, "pwritev", pwritev)
     with pytest.raises(OSError, match="Input/output"):
         fill(tmp_path, direct=True)
 
 
-def test_a_short_write_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = os.pwrite
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_short_write_is_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direct: bool
+) -> None:
+    real, whole = os.pwrite, os.pwritev
+
+    def pwritev(fd: int, parts: list[bytes], offset: int) -> int:
+        first = parts[0][: 4096 * 5]
+        return whole(fd, [first, *(parts[1:] if len(first) == len(parts[0]) else [])], offset)
+
+    monkeypatch.setattr(os, "pwritev", pwritev)
     monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: real(fd, data[:4096], offset))
-    assert fill(tmp_path, direct=True) == b"".join(PARTS)
+    assert fill(tmp_path, direct=direct) == b"".join(PARTS)
+
+
+def test_small_parts_of_a_big_file_are_written_together(
+    tmp_path: Path,
+) -> None:
+    parent = os.open(tmp_path, disk.FOLDER_FLAGS)
+    sink = Sink(disk.new_file(parent, "out"), direct=True)
+    pieces = [sink.append((bytes([number]) * 1000,)) for number in range(250)]
+    assert [piece for piece in pieces if piece] == []
+    sink.end()
+    sink.close()
+    os.close(parent)
+    assert (tmp_path / "out").read_bytes() == b"".join(bytes([n]) * 1000 for n in range(250))
