@@ -48,7 +48,9 @@ def check_files(
     each = room_for(FRAME_SIZE)
     # more than cores: what is not in the page cache is waited for
     crew = Crew("check", min(workers or cores() + 2, max(1, memory // 2 // each)))
-    checker = _Checker(image, on_bytes, crew, Buffers(memory - crew.size * each))
+    # few: a buffer that was used a moment ago is still in the CPU's cache
+    buffers = Buffers(min(memory - crew.size * each, (crew.size + 2) * each))
+    checker = _Checker(image, on_bytes, crew, buffers)
     try:
         for entry in image.manifest.files:
             checker.check(entry)

@@ -10,21 +10,18 @@ into the job's own, where our pages would stay for as long as the job likes: tho
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
-import stat
 from collections import deque
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.image.buffers import address_of
+from gpuckpt.image.relay import widen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuckpt.image.buffers import Buffer, Buffers
 
-_PIPE_SIZE: Final = 1 << 20  # what an unprivileged user may ask for; 4 MiB measure no better
 _MOST_PARTS: Final = 1024  # IOV_MAX
 _SPLICE_F_NONBLOCK: Final = 2
 
@@ -149,18 +146,13 @@ def way_into(fd: int, size: int, *, is_read: bool) -> Copies | Pages:
     """Return how `size` bytes go into `fd`; `is_read`: whoever gets them read()s them."""
     room = widen(fd)
     # What fits into the pipe as a whole would be lent until the reader comes.
-    return Pages(fd, room) if is_read and room and size > room else Copies(fd)
+    lend = is_read and room and size > room and _may_lend(fd)
+    return Pages(fd, room) if lend else Copies(fd)
 
 
-def widen(fd: int) -> int:
-    """Give a pipe room for a MiB, if it has less and may have more; return its bytes, or 0."""
-    if not stat.S_ISFIFO(os.fstat(fd).st_mode):
-        return 0
-    room = fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ)
-    if room < _PIPE_SIZE:
-        with suppress(OSError):  # the user's pipes are at their limit
-            room = fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
-    return room
+def _may_lend(fd: int) -> bool:
+    """Try with no bytes at all: the filters of some containers forbid it."""
+    return not _vmsplice(fd, None, 0, _SPLICE_F_NONBLOCK)
 
 
 def _checked(count: int) -> int:

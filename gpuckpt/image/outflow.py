@@ -158,8 +158,10 @@ class Outflow:
             frame = self._later.popleft() if self._later else next(self._frames, None)
             if frame is None:
                 break
-            take = buffers.take_spare if self._window else buffers.take
-            buffer = take(room_for(frame.raw))
+            buffer = buffers.take_spare(room_for(frame.raw))
+            if buffer is None and not self._window:
+                self._way.let_go(buffers)  # who waits must hold nothing that others wait for
+                buffer = buffers.take(room_for(frame.raw))
             if buffer is None:
                 self._later.appendleft(frame)
                 break

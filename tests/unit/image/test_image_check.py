@@ -15,8 +15,10 @@ from gpuckpt.events import Silent
 from gpuckpt.flow.verify import verify
 from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.image.check import check_files
+from gpuckpt.image.stage import Stage
 from gpuckpt.image.store import Image
 from tests import image_samples as samples
+from tests.image_streams import pack
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,6 +94,34 @@ def test_a_byte_that_changes_nothing_of_what_is_unpacked_is_found_too(image: Pat
     (damage,) = check(image)
     assert "stored bytes" in damage.reason
     assert damage.frame == 0
+
+
+@pytest.mark.parametrize("offset", [4, 8, 9, 9 + 3 + 128 * KIB, 9 + 3, 4 * MIB])
+def test_a_changed_byte_of_a_frame_that_is_stored_as_it_is(tmp_path: Path, offset: int) -> None:
+    """Be it of the raw bytes, or of what zstd needs around them; and in a run of one byte."""
+    files = {"pages-1.img": FILES["pages-1.img"], "zeros.img": bytes(5 * MIB)}
+    stage = Stage.create(tmp_path / "job")
+    entries = pack(stage.criu, files, level=0)
+    stage.commit(samples.manifest(files=entries))
+    stage.close()
+    assert check(tmp_path / "job") == ()
+    flip(tmp_path / "job" / "criu" / "pages-1.img.zst", offset)
+    flip(tmp_path / "job" / "criu" / "zeros.img.zst", min(offset, 100))
+    first, second = check(tmp_path / "job")
+    assert (first.file, first.frame) == ("criu/pages-1.img.zst", 0)
+    assert (second.file, second.frame) == ("criu/zeros.img.zst", 0)
+
+
+def test_files_are_closed_whatever_happens(image: Path) -> None:
+    def broken(_: int) -> None:
+        raise RuntimeError("no terminal")
+
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    with Image.open(image) as opened:
+        with pytest.raises(RuntimeError, match="no terminal"):
+            check_files(opened, broken)
+        check_files(opened)
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 
 def test_logs_may_be_anything_and_a_crash_may_leave_the_owner(image: Path) -> None:

@@ -6,17 +6,22 @@ import errno
 import fcntl
 import os
 import random
+import select
 import threading
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 from gpuckpt.errors import GpuckptError, ImageDamaged, ImageError, ImageUntrusted
+from gpuckpt.image import handing
+from gpuckpt.image.stage import Stage
 from gpuckpt.image.store import Image
 from gpuckpt.image.unpack import Unpacker
+from gpuckpt.image.waits import Waits
 from tests import image_samples as samples
-from tests.image_streams import PATIENCE, drain, eventually, send, start_send, threads
+from tests.image_streams import PATIENCE, drain, eventually, pack, send, start_send, threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,17 +134,89 @@ def test_a_file_that_cannot_be_read_past_the_cache(
         assert feeding.read("a.img") == noise(9 * MIB)
 
 
-def test_a_reader_that_no_pages_can_be_moved_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuses(*_: object, **__: object) -> int:
-        raise OSError(errno.EINVAL, "not so")
+def plain(final: Path, files: dict[str, bytes]) -> None:
+    """Write an image of frames that are stored as they are, or are runs of one byte."""
+    stage = Stage.create(final)
+    entries = pack(stage.criu, files, level=0)
+    stage.commit(samples.manifest(files=entries))
+    stage.close()
 
-    monkeypatch.setattr(os, "splice", refuses)
-    with unpacker(tmp_path / "job", {"a.img": noise(9 * MIB)}) as feeding, threads() as pool:
-        reader, sent = start_send(pool, feeding, "a.img")
+
+MIXED = noise(13 * MIB + 5) + bytes(9 * MIB) + noise(6 * MIB + 3) + b"x" * (5 * MIB + 1)
+
+
+@pytest.mark.parametrize("chunk", [1000, 4 * KIB, 100 * KIB + 1, MIB])
+@pytest.mark.parametrize("memory", [TWO_FRAMES, 160 * MIB])
+def test_pages_that_were_lent_stay_as_they_are_until_they_are_read(
+    tmp_path: Path, chunk: int, memory: int
+) -> None:
+    """A reader at its ease, while frames that come later are unpacked into the same buffers."""
+    plain(tmp_path / "job", {"pages-1.img": MIXED, "pages-2.img": MIXED[::-1]})
+    with unpacker(tmp_path / "job", {}, memory=memory) as feeding, threads() as pool:
+        readers = [start_send(pool, feeding, f"pages-{n}.img") for n in (1, 2)]
+        drained = [pool.submit(drain, reader, chunk) for reader, _ in readers]
+        assert drained[0].result(PATIENCE) == MIXED
+        assert drained[1].result(PATIENCE) == MIXED[::-1]
+        for _, sent in readers:
+            sent.result(PATIENCE)
+
+
+def test_what_the_pipe_still_has_outlives_the_unpacker(tmp_path: Path) -> None:
+    """CRIU may read the last of it when we have gone on to other things."""
+    plain(tmp_path / "job", {"pages-1.img": MIXED, "pages-2.img": noise(9 * MIB)})
+    with unpacker(tmp_path / "job", {}, memory=TWO_FRAMES) as feeding, threads() as pool:
+        reader, sent = start_send(pool, feeding, "pages-1.img")
+        got = bytearray()
+        while not sent.done():
+            if select.select([reader], [], [], 0.05)[0] and not sent.done():
+                got += os.read(reader, 64 * KIB)
+        sent.result(PATIENCE)
+        assert len(got) < len(MIXED)
+        other, _ = start_send(pool, feeding, "pages-2.img")
+        assert drain(other) == noise(9 * MIB)
+    assert bytes(got) + drain(reader) == MIXED
+
+
+def test_only_pages_are_lent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CRIU splices others on, into pipes of the job for instance, and nobody knows until when."""
+    lent: list[int] = []
+    real = handing.Pages.put
+
+    def put(self: handing.Pages, rest: handing.Rest) -> None:
+        lent.append(rest.left)
+        real(self, rest)
+
+    monkeypatch.setattr(handing.Pages, "put", put)
+    names = ("pipes-data.img", "sk-queues.img", "ghost-file-1.img", "pages-2.img", "pages-1.img")
+    files = dict.fromkeys(names, noise(5 * MIB)) | {"pages-2.img": noise(MIB)}
+    with unpacker(tmp_path / "job", files) as feeding, threads() as pool:
+        for name, data in files.items():
+            reader, sent = start_send(pool, feeding, name)
+            assert drain(reader) == data
+            sent.result(PATIENCE)
+            assert bool(lent) == (name == "pages-1.img")
+
+
+def test_a_host_that_forbids_to_lend_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handing, "_vmsplice", lambda *_: -1)
+    with unpacker(tmp_path / "job", {"pages-1.img": noise(9 * MIB)}) as feeding, threads() as pool:
+        reader, sent = start_send(pool, feeding, "pages-1.img")
         assert drain(reader) == noise(9 * MIB)
         sent.result(PATIENCE)
+
+
+def test_who_waited_for_whom_is_told(tmp_path: Path) -> None:
+    with unpacker(tmp_path / "job", {"pages-1.img": noise(9 * MIB)}) as feeding, threads() as pool:
+        assert feeding.waits() == Waits()
+        reader, sent = start_send(pool, feeding, "pages-1.img")
+        time.sleep(0.1)
+        drain(reader)
+        sent.result(PATIENCE)
+        waits = feeding.waits()
+    assert waits.source >= 0.05
+    assert waits.unpacking > 0
+    assert waits.reading > 0
+    assert waits.unpackers >= 0 <= waits.storage
 
 
 def test_an_image_is_served_again_and_again(tmp_path: Path) -> None:
