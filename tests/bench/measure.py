@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 POLL: Final = 0.002  # seconds between two looks whether the image is there
+LONGEST: Final = 900.0  # seconds; a command that takes more has failed
 MOST_WORDS: Final = 1 << 20
 LAST_WORDS: Final = 120.0  # seconds; gpuckpt puts a job back when it is told to end
 
@@ -75,13 +76,17 @@ class _Watch(threading.Thread):
     def __init__(self, pid: int, image: Path | None) -> None:
         super().__init__(daemon=True)
         self.safe = self.own = 0.0
+        self._pid = pid
         self._status = Path(f"/proc/{pid}/status")
         self._image = image
         self._over = threading.Event()
 
     def run(self) -> None:
-        rounds = 0
+        rounds, ends = 0, time.monotonic() + LONGEST
         while not self._over.wait(POLL):
+            if time.monotonic() > ends:
+                _tell_to_end(self._pid)
+                ends += LAST_WORDS
             if self._image and not self.safe and self._image.exists():
                 self.safe = time.monotonic()
             if rounds % 5 == 0:
@@ -151,14 +156,18 @@ def shell(script: str) -> Cost:
 
 def _end(child: subprocess.Popen[bytes]) -> None:
     """End a command that is not waited for any more, and what it started."""
-    with suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGTERM)
+    _tell_to_end(child.pid)
     try:
         child.wait(LAST_WORDS)
     except subprocess.TimeoutExpired:
         with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
+
+
+def _tell_to_end(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGTERM)
 
 
 def _text(file: object) -> str:
