@@ -82,7 +82,7 @@ def anonymous() -> None:
     if droppable := area(4 * PAGE, DROPPABLE | ANONYMOUS):
         ctypes.memmove(droppable, os.urandom(2 * PAGE), 2 * PAGE)
         found.append("droppable")
-    if huge := area(2 << 20, PRIVATE | ANONYMOUS | HUGETLB):
+    if huge := area(2 << 20, SHARED | ANONYMOUS | HUGETLB):
         fill(huge, 2 << 20, 104)
         found.append("hugetlb")
 

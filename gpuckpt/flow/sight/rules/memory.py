@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gpuckpt.flow.sight.rules.rule import DumpChoices
     from gpuckpt.model import Finding
     from gpuckpt.tools.look import Task
+    from gpuckpt.tools.mappings import Mapped
 
 _SYSV: Final = re.compile(r"/SYSV[0-9a-f]{8}")
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs", "hugetlbfs"})
@@ -65,8 +66,26 @@ def huge_pages(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
     )
 
 
+def private_huge_pages(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """CRIU 4.2.1 dumps them, and brings them back by preadv, which no stream takes (ESPIPE)."""
+    for task in facts.look.tasks:
+        if any(_is_huge(one) and not one.shared for one in task.mapped):
+            yield blocker(
+                "huge-pages-private",
+                f"{size(task.huge)} of huge pages",
+                "The process has private memory of huge pages, which CRIU cannot bring back from a "
+                "stream: the image could never be restored.",
+                "Let it use transparent huge pages (madvise), or shared ones (MAP_SHARED).",
+                task.process.pid,
+            )
+
+
 def _anonymous_huge(task: Task) -> bool:
-    return any(one.target.startswith("/anon_hugepage") for one in task.mapped)
+    return any(_is_huge(one) for one in task.mapped)
+
+
+def _is_huge(one: Mapped) -> bool:
+    return one.target.startswith("/anon_hugepage")
 
 
 def memory_files(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
@@ -100,4 +119,10 @@ def guard_pages(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
         )
 
 
-RULES: Final[tuple[Rule, ...]] = (sysv_shm, huge_pages, memory_files, guard_pages)
+RULES: Final[tuple[Rule, ...]] = (
+    sysv_shm,
+    huge_pages,
+    private_huge_pages,
+    memory_files,
+    guard_pages,
+)
