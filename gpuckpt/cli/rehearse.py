@@ -176,7 +176,8 @@ def _copies(proved: CopiesProved) -> str:
     said = f"proved: {proved.bytes} bytes in {units.count(proved.places, 'place')} came twice alike"
     moved = f", {proved.moved} elsewhere" if proved.moved else ""
     unknown = f"; {proved.elsewhere} bytes not compared" if proved.elsewhere > 0 else ""
-    return said + moved + unknown
+    stamps = f"; the GPU's time in {units.count(proved.stamps, 'page')}" if proved.stamps else ""
+    return said + moved + unknown + stamps + " left out" * bool(stamps)
 
 
 def _weight(result: RehearseResult) -> Iterator[tuple[str, str]]:

@@ -103,13 +103,15 @@ class CopiesProved(Value, frozen=True):
 
     So many `bytes` in `places` of the processes came again with the same bytes, `moved` of them at
     other addresses. `elsewhere` are bytes that came to memory which was in use before: whose they
-    are is not known, they were not compared.
+    are is not known, they were not compared. In `stamps` pages 8 bytes, the GPU's time, were left
+    out.
     """
 
     bytes: int
     places: int
     moved: int = 0
     elsewhere: int = 0
+    stamps: int = 0
 
 
 class Inside(Value, frozen=True):

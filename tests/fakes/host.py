@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import select
+import struct
 import threading
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from gpuckpt.errors import CriuMissing, CudaCallFailed, NoSuchProcess, Stopped
+from gpuckpt.flow.gpu.clock import STAMP
 from gpuckpt.flow.work.toolbox import Toolbox
 from gpuckpt.model import (
     CudaBackend,
@@ -743,6 +746,9 @@ class _Memory:
         turn = len(self.host.gpu_maps) if pid in self.host.forgetful else 0
         copies = (bytes([pid % 100 + number]) * COPY for number in (1, 2))
         first, second = (bytes([turn]) + one[1:] for one in copies)
+        high, low = divmod(time.time_ns() + len(self.host.gpu_maps) * 10**10, 1 << 32)
+        stamp = struct.pack("<II", high, low)  # as driver 580 does it
+        second = second[:STAMP] + stamp + second[STAMP + len(stamp) :]
         where = self._copy()
         return FakeMemory(bytes(found), {where: first, where + 2 * COPY: second})
 

@@ -76,7 +76,7 @@ def test_a_round_trip_proves_the_gpu_memory(tmp_path: Path, *, wandering: bool) 
     host.wandering = wandering
     result = run(host, tmp_path, prove=True)
     assert (host.processes, host.cuda) == (before.processes, before.cuda)
-    proved = CopiesProved(4 * COPY, 4, moved=4 if wandering else 0)
+    proved = CopiesProved(4 * COPY, 4, moved=4 if wandering else 0, stamps=2)
     assert (result.proved, result.wrong) == (proved, ())
     done = [call for call in host.calls if call in {"cuda.checkpoint", "cuda.restore"}]
     assert done == ["cuda.checkpoint", "cuda.restore"] * 2
@@ -91,7 +91,7 @@ def test_gpu_memory_that_changes_on_the_way_is_named(tmp_path: Path, *, wanderin
     host.forgetful, host.wandering = {ROOT_PID + 1}, wandering
     result = run(host, tmp_path, prove=True)
     assert (host.processes, host.cuda) == (before.processes, before.cuda)
-    assert result.proved == CopiesProved(2 * COPY, 2, moved=2 if wandering else 0)
+    assert result.proved == CopiesProved(2 * COPY, 2, moved=2 if wandering else 0, stamps=2)
     assert [(one.id, one.pid) for one in result.wrong] == [("gpu-bytes-differ", ROOT_PID + 1)] * 2
     told = (
         "did not come again"

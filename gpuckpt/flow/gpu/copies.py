@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from blake3 import blake3
 
 from gpuckpt.errors import HostUnfit
+from gpuckpt.flow.gpu.clock import blank
 from gpuckpt.flow.request import CopiesProved
 from gpuckpt.flow.work.cores import PIECE, on_all_cores
 from gpuckpt.flow.work.stretches import inside, minus, size, touches
@@ -41,12 +42,16 @@ _REMEDY: Final = (
 
 
 class Copy(Value, frozen=True):
-    """One stretch of a process's memory that a checkpoint brought, with a digest of each piece."""
+    """One stretch of a process's memory that a checkpoint brought, with a digest of each piece.
+
+    `stamps` is how many of its pages have the GPU's time, which was left out of the digests.
+    """
 
     pid: int
     start: int
     end: int
     digests: tuple[bytes, ...]
+    stamps: int = 0
 
     @property
     def size(self) -> int:
@@ -116,6 +121,7 @@ class Copies:
             places=len(self._first) - len(lost),
             moved=len(wrong) - len(lost),
             elsewhere=max(0, self._elsewhere),
+            stamps=sum(one.stamps for one in self._first),
         )
         return proved, tuple(self._findings(lost, now))
 
@@ -129,28 +135,35 @@ class Copies:
 
     def _digested(self, places: dict[int, list[Stretch]]) -> list[Copy]:
         tasks: list[Callable[[memoryview], None]] = []
-        filled: list[tuple[int, Stretch, list[bytes]]] = []
+        filled: list[tuple[int, Stretch, list[bytes], list[int]]] = []
         with ExitStack() as opened:
             for pid in (pid for pid, stretches in places.items() if stretches):
                 memory = self._tools.memory.task(pid)
                 opened.callback(memory.close)
                 for start, end in places[pid]:
                     pieces = [(at, min(PIECE, end - at)) for at in range(start, end, PIECE)]
-                    digests = [b""] * len(pieces)
-                    filled.append((pid, (start, end), digests))
+                    digests, stamps = [b""] * len(pieces), [0] * len(pieces)
+                    filled.append((pid, (start, end), digests, stamps))
                     tasks += (
-                        partial(self._digest, memory, piece, (digests, number))
+                        partial(self._digest, memory, piece, (digests, stamps, number))
                         for number, piece in enumerate(pieces)
                     )
             on_all_cores(tasks, self._interrupts)
-        return [Copy(pid, *where, tuple(digests)) for pid, where, digests in filled]
+        return [
+            Copy(pid, *where, tuple(found), sum(stamps)) for pid, where, found, stamps in filled
+        ]
 
     def _digest(
-        self, memory: Memory, piece: Stretch, to: tuple[list[bytes], int], view: memoryview
+        self,
+        memory: Memory,
+        piece: Stretch,
+        to: tuple[list[bytes], list[int], int],
+        view: memoryview,
     ) -> None:
         """Digest one piece of (address, size); one that cannot be read is like no other."""
-        (_, length), (digests, number) = piece, to
+        (_, length), (digests, stamps, number) = piece, to
         if memory.fill(view, [piece]) == length:
+            stamps[number] = blank(view[:length])
             digests[number] = blake3(view[:length]).digest(16)
         self.advance(length)
 
