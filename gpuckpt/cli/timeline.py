@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from gpuckpt.timing import Foreign, Interval, Receipt
 
 
+# seconds; what is less stands in the JSON alone
+_WORTH_A_LINE = 0.001
+
+
 def of_record(record: Record) -> Iterator[Block]:
     """Draw what was kept of an operation."""
     head = f"{record.operation} of {record.started}: {record.outcome}"
@@ -77,7 +81,8 @@ def _interval(one: Interval) -> tuple[str, ...]:
 def _waits(receipt: Receipt) -> Iterator[tuple[str, ...]]:
     for phase in receipt.phases:
         for one in phase.waits:
-            yield one.who, units.seconds(one.seconds), phase.name, one.on
+            if one.seconds >= _WORTH_A_LINE:
+                yield one.who, units.seconds(one.seconds), phase.name, one.on
 
 
 def _work(receipt: Receipt) -> Iterator[tuple[str, str]]:

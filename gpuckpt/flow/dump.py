@@ -25,6 +25,7 @@ from gpuckpt.flow.work.operation import Operation
 from gpuckpt.flow.work.tasks import wait_gone
 from gpuckpt.flow.work.turn import turn
 from gpuckpt.flow.work.undo import raising
+from gpuckpt.flow.work.waiting import Tally
 from gpuckpt.flow.work.workspace import workspace
 from gpuckpt.image.stage import Stage
 from gpuckpt.tools import criustats
@@ -132,8 +133,10 @@ class _Dump:
             numbers = self.taking.numbers()
             root = numbers.get(self.request.pid, self.request.pid)
             packer = commit.begin(root, self._spool())
+            tally = commit.tally = Tally(packer.waits)
 
             def verdict() -> None:
+                tally.tell(stages.step)
                 stages.end()
                 commit.decide(packer)
                 stages.begin("end", "CRIU")
@@ -141,7 +144,7 @@ class _Dump:
             run = DumpRun(
                 pid=root,
                 work=work,
-                store=stages.watched(packer.store),
+                store=stages.watched(packer.store, tally.skip),
                 abort=packer.abort,
                 commit=verdict,
                 options=self.sight.options,

@@ -107,7 +107,13 @@ def test_a_dump_that_ends_the_job(place: Place) -> None:
     ]
     assert all(one.seconds is not None for one in found.intervals)
     assert told["off"].seconds >= told["pause"].seconds >= told["frozen"].seconds  # type: ignore[operator]
-    stream = next(one for one in found.phases if one.name == "stream")
+    stream, drain = (
+        next(one for one in found.phases if one.name == name) for name in ("stream", "drain")
+    )
+    for one in (stream, drain):
+        assert {"CRIU", "gpuckpt"} == {wait.who for wait in one.waits}
+        assert {"CRIU", "packers", "storage", "sync"} == {wait.on for wait in one.waits}
+        assert set(one.work) == {"packing", "writing"}
     assert stream.rate == pytest.approx(stream.bytes / stream.seconds, rel=0.01)
     (kept,) = place.records
     assert (kept.outcome, kept.image, kept.pause) == (DONE, str(place.image), told["pause"].seconds)

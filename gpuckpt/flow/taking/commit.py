@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gpuckpt.flow.taking.hands import Taking
     from gpuckpt.flow.work.operation import Operation
     from gpuckpt.flow.work.receipt import CountedStep, Stages
+    from gpuckpt.flow.work.waiting import Tally
     from gpuckpt.image.manifest import FileEntry, Manifest
     from gpuckpt.image.stage import Stage
     from gpuckpt.model import CarriedFile
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 class Commit:
     """What makes an image of a stage.
 
-    `step` is the one that counts what comes in. `manifest` is there once the image is; `tree` are
-    those that were frozen for it.
+    `step` is the one that counts what comes in, `tally` says of it who waited for whom. `manifest`
+    is there once the image is; `tree` are those that were frozen for it.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Commit:
         """Nothing is committed yet."""
         self.stage = stage
         self.step: CountedStep | Stages | None = None
+        self.tally: Tally | None = None
         self.manifest: Manifest | None = None
         self.tree = taking.sight.tree
         self._operation = operation
@@ -96,8 +98,9 @@ class Commit:
             self._taking.note("commit")
             with self._record.part("facts"):
                 self._known = self._known_of(packer, opened, carried)
-            with self._record.part("drain"):
+            with self._record.part("drain") as step:
                 self._files = packer.finish()
+                self._tally(step)
             self._operation.interrupts.check()
             carry.unlink(self._tools, carried)
             self._rename()
@@ -117,10 +120,11 @@ class Commit:
             WriteFailed, Interrupted: there is no image.
         """
         check = self._operation.interrupts.check if stoppable else lambda: None
-        with self._record.phase("write", "what waits in memory", stoppable=stoppable):
+        with self._record.phase("write", "what waits in memory", stoppable=stoppable) as step:
             fd = self._operation.interrupts.fd
             with ended_by(fd, self.abort) if stoppable else nullcontext():
                 self._write() if self._writer is None else self._writer.join()
+            self._tally(step)
             if isinstance(self._failed, WriteFailed):  # writing is what a signal cuts short
                 check()
             if self._failed is not None:
@@ -192,6 +196,10 @@ class Commit:
         size = sum(one.bytes for one in found)
         with self._record.phase("files", carry.named(found), size) as self.step:
             return carry.store(self._tools, found, packer)
+
+    def _tally(self, step: CountedStep) -> None:
+        if self.tally is not None:
+            self.tally.tell(step)
 
     def _count(self, amount: int) -> None:
         if self.step is not None:

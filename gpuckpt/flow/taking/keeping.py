@@ -69,12 +69,18 @@ class Streaming(Stages):
         self._size = size
         self._first = threading.Lock()
 
-    def watched(self, store: Callable[[str, int], None]) -> Callable[[str, int], None]:
-        """Return `store`, watched: what CRIU asks for first proves that it has the tree."""
+    def watched(
+        self, store: Callable[[str, int], None], then: Callable[[], None]
+    ) -> Callable[[str, int], None]:
+        """Return `store`, watched: what CRIU asks for first proves that it has the tree.
+
+        `then` is told when it does.
+        """
 
         def watched(name: str, fd: int) -> None:
             if name != _BEFORE_THE_FREEZE and self._first.acquire(blocking=False):
                 self.record.event(spans.FROZEN)
+                then()
                 self.begin("stream", "memory to the image", self._size)
             store(name, fd)
 
