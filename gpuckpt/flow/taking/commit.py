@@ -120,7 +120,8 @@ class Commit:
             WriteFailed, Interrupted: there is no image.
         """
         check = self._operation.interrupts.check if stoppable else lambda: None
-        with self._record.phase("write", "what waits in memory", stoppable=stoppable) as step:
+        # whether a signal came too late is known when the writing is over, and not before
+        with self._record.phase("write", "what waits in memory", stoppable=False) as step:
             fd = self._operation.interrupts.fd
             with ended_by(fd, self.abort) if stoppable else nullcontext():
                 self._write() if self._writer is None else self._writer.join()
