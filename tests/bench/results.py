@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BARE = "criu"
+RUN = 1000  # more rounds than a run has
 SYNCED = ", then synced"
 
 
@@ -71,16 +72,17 @@ class Keeper:
 
 
 def load(paths: Iterable[Path]) -> tuple[dict[str, str], list[Step]]:
-    """Read files of a Keeper; the last facts count."""
+    """Read files of a Keeper; the last facts count, and no round of one is a round of another."""
     about: dict[str, str] = {}
     steps: list[Step] = []
-    for path in paths:
+    for number, path in enumerate(paths):
         for line in path.read_text().splitlines():
             told = json.loads(line)
             if "about" in told:
                 about = told["about"]
             else:
-                steps.append(Step(**told | {"group": Group(**told["group"])}))
+                step = Step(**told | {"group": Group(**told["group"])})
+                steps.append(replace(step, round=step.round + number * RUN))
     return about, steps
 
 

@@ -111,6 +111,8 @@ def test_what_was_kept_gives_the_same_tables_again(tmp_path: Path) -> None:
         for step in steps:
             keeper.add(step)
     assert load([tmp_path / "kept"]) == (about, steps)
+    twice = spreads(load([tmp_path / "kept", tmp_path / "kept"])[1])
+    assert len(twice[BF16]["criu"]["dump.seconds"].values) == 2
     text = report(about, steps, ["lz4"])
     for words in (
         "kernel 6.18",
