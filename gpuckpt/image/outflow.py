@@ -12,6 +12,7 @@ import select
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -172,16 +173,17 @@ class Outflow:
 
     def _write(self, rest: Rest, buffers: Buffers | None) -> bool:
         """Write the rest of a frame; False if others need its memory and the reader stands."""
-        while rest.left:
-            try:
+        while True:
+            with suppress(BlockingIOError):
                 self._way.put(rest)
-            except BlockingIOError:
-                begun = time.perf_counter()
-                ready = self._room.ready(IDLE)
-                self._clock.waited(begun)
-                if not ready and buffers and buffers.wanted:
-                    return False
-        return True
+            if not rest.left:
+                return True
+            # the pipe is full: to try again before the reader is done with it would be to spin
+            begun = time.perf_counter()
+            ready = self._room.ready(IDLE)
+            self._clock.waited(begun)
+            if not ready and buffers and buffers.wanted:
+                return False
 
     def _let_go(self, buffers: Buffers) -> None:
         frames = [item.frame for item in self._window]
