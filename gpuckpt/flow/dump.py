@@ -89,13 +89,18 @@ class _Dump:
         return self.taking.sight
 
     def run(self) -> DumpResult:
+        commit: Commit | None = None
         try:
             self.taking.come_to_rest(self.request)
             self.told.expect()
             commit = self._stage()
+            if self.request.leave_running:
+                commit.spool(spool(self.sight.facts))
             self._take_gpu()
             self._stream(commit)
         except BaseException as why:
+            if commit is not None:
+                commit.abort()
             self.taking.put_back(why)
             raise
         self._finish(commit)
@@ -114,14 +119,6 @@ class _Dump:
             self.record.reporter.note("no process of the tree uses CUDA: CRIU alone is enough")
         self.taking.take_gpu(self.request.lock_timeout, thp=self.request.thp)
 
-    def _spool(self) -> int:
-        """Return how many bytes may wait in memory for a job that goes on; say what it means."""
-        if not self.request.leave_running:
-            return 0
-        found = spool(self.sight.facts)
-        self.record.reporter.note(found.story)
-        return found.bytes
-
     def _stream(self, commit: Commit) -> None:
         """Run CRIU; its hook makes the commit while the tree is frozen."""
         sight, record = self.sight, self.record
@@ -132,20 +129,19 @@ class _Dump:
             self.taking.note("stream")
             numbers = self.taking.numbers()
             root = numbers.get(self.request.pid, self.request.pid)
-            packer = commit.begin(root, self._spool())
-            tally = commit.tally = Tally(packer.waits)
+            tally = commit.tally = Tally(commit.packer.waits)
 
             def verdict() -> None:
                 tally.tell(stages.step)
                 stages.end()
-                commit.decide(packer)
+                commit.decide()
                 stages.begin("end", "CRIU")
 
             run = DumpRun(
                 pid=root,
                 work=work,
-                store=stages.watched(packer.store, tally.skip),
-                abort=packer.abort,
+                store=stages.watched(commit.packer.store, tally.skip),
+                abort=commit.packer.abort,
                 commit=verdict,
                 options=self.sight.options,
                 leave_running=self.request.leave_running,

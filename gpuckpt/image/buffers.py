@@ -11,10 +11,13 @@ import mmap
 import threading
 from collections import deque
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gpuckpt.image.frames import FRAME_SIZE, largest_stored
 from gpuckpt.image.memory import Stopped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 BLOCK: Final = 4096  # what a read past the page cache is aligned to
 _HUGE: Final = 2 << 20
@@ -34,9 +37,16 @@ class Buffer:
 
     __slots__ = ("_memory", "_start", "size", "view")
 
-    def __init__(self, size: int) -> None:
-        """Reserve `size` bytes; the kernel gives them when they are first touched."""
+    def __init__(self, size: int, memory: mmap.mmap | None = None, start: int = 0) -> None:
+        """Reserve `size` bytes; the kernel gives them when they are first touched.
+
+        Or take them from `memory`, where they begin at `start`.
+        """
         self.size = size
+        if memory is not None:
+            self._memory, self._start = memory, start
+            self.view = memoryview(memory)[start : start + size]
+            return
         # private: huge pages are had for shared memory on few hosts only
         self._memory = mmap.mmap(-1, size + _HUGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._start = -address_of(memoryview(self._memory)) % _HUGE
@@ -50,7 +60,10 @@ class Buffer:
 
 
 class Buffers:
-    """Up to `total` bytes of buffers. Whoever waits for one makes `wanted` true for the others."""
+    """Up to `total` bytes of buffers. Whoever waits for one makes `wanted` true for the others.
+
+    `short` is called when somebody begins to wait.
+    """
 
     def __init__(self, total: int) -> None:
         """Allow `total` bytes, or one buffer alone that is larger; none is made yet."""
@@ -60,7 +73,9 @@ class Buffers:
         self._free: deque[Buffer] = deque()
         self._changed = threading.Condition()
         self._waiting = 0
+        self._keeps = True
         self._stopped = False
+        self.short: Callable[[], None] = lambda: None
 
     @property
     def few(self) -> bool:
@@ -82,6 +97,7 @@ class Buffers:
             self._waiting += 1
             try:
                 while not (buffer := self._next(size, self._lent == 0)):
+                    self.short()
                     self._changed.wait()
             finally:
                 self._waiting -= 1
@@ -96,8 +112,25 @@ class Buffers:
         """Give a buffer back."""
         with self._changed:
             self._lent -= 1
-            self._free.append(buffer)
+            if self._keeps:
+                self._free.append(buffer)
+            else:
+                self._made -= buffer.size
             self._changed.notify_all()
+
+    def add(self, buffers: list[Buffer]) -> bool:
+        """Take buffers that were made elsewhere, to be lent last; says whether more are wanted."""
+        with self._changed:
+            self._free.extendleft(buffers)
+            self._made += sum(buffer.size for buffer in buffers)
+            return not self._stopped
+
+    def shed(self) -> None:
+        """Let go of what nobody has, and from now on of whatever is given back."""
+        with self._changed:
+            self._keeps = False
+            self._made -= sum(buffer.size for buffer in self._free)
+            self._free.clear()
 
     def stop(self) -> None:
         """Let every `take`, waiting or to come, raise Stopped."""
@@ -114,6 +147,8 @@ class Buffers:
         return buffer
 
     def _used_before(self, size: int) -> Buffer | None:
+        if self._free and self._free[-1].size >= size:
+            return self._free.pop()
         for buffer in reversed(self._free):
             if buffer.size >= size:
                 self._free.remove(buffer)
@@ -125,8 +160,15 @@ class Buffers:
             self._made -= self._free.popleft().size
         if self._made + size > self._total and not alone:
             return None
+        try:
+            buffer = Buffer(size)
+        except OSError:
+            if alone:
+                raise
+            self._total = self._made  # there is no more memory to be had
+            return None
         self._made += size
-        return Buffer(size)
+        return buffer
 
 
 def copy(target: memoryview, source: bytes | memoryview) -> None:

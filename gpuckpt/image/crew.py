@@ -16,7 +16,7 @@ class Crew:
 
     def __init__(self, name: str, size: int) -> None:
         """Start nobody yet."""
-        self.size = size
+        self.size = self._most = size
         self._name = name
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -26,11 +26,20 @@ class Crew:
         """Have `task` done soon; it must not raise."""
         with self._lock:
             self._tasks.put(task)
-            if len(self._threads) < self.size:
-                # daemon: a caller that forgets to dismiss the crew must not hang at exit
-                thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-                self._threads.append(thread)
-                thread.start()
+            if len(self._threads) < self._most:
+                self._begin()
+
+    def hold(self, most: int) -> None:
+        """Let no more than so many work, before any does; the rest waits for `release`."""
+        self._most = min(most, self.size)
+
+    def release(self) -> None:
+        """Let all work."""
+        with self._lock:
+            if self._most < self.size:
+                self._most = self.size
+                for _ in range(min(self._tasks.qsize(), self.size - len(self._threads))):
+                    self._begin()
 
     def dismiss(self) -> None:
         """Let the threads end after what was given to them; waits for that."""
@@ -41,6 +50,12 @@ class Crew:
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join()
+
+    def _begin(self) -> None:
+        # daemon: a caller that forgets to dismiss the crew must not hang at exit
+        thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _work(self) -> None:
         while task := self._tasks.get():

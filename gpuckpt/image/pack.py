@@ -16,20 +16,21 @@ from msgspec import structs
 
 from gpuckpt.errors import GpuckptError, ImageDamaged, WriteFailed
 from gpuckpt.image import disk, names
-from gpuckpt.image.buffers import Buffer, Buffers, copy, room_for
-from gpuckpt.image.codec import Codec, Coded
+from gpuckpt.image.buffers import Buffer, Buffers, room_for
+from gpuckpt.image.codec import Codec
 from gpuckpt.image.crew import Crew, cores
 from gpuckpt.image.frames import FRAME_SIZE, largest_stored
 from gpuckpt.image.intake import Intake
 from gpuckpt.image.memory import Stopped, keep_freed_memory
 from gpuckpt.image.pace import USUAL, Pace
-from gpuckpt.image.packing import Owner, Packed, PackedFile
+from gpuckpt.image.packing import Owner, Packed, PackedFile, kept_in
+from gpuckpt.image.reserve import reserve
 from gpuckpt.image.sink import SCRATCH
 from gpuckpt.image.syncing import Syncs
 from gpuckpt.image.traffic import At, PackWaits, Traffic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
     from pathlib import Path
 
     from gpuckpt.image.manifest import FileEntry
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
 # Buffers of all kinds; each core has a frame in hand.
 MEMORY = (144 << 20) + cores() * (8 << 20)
 _WRITERS = 4
-_WORTH_A_COPY = 4 << 10
+# cores that CRIU and the thread that reads it have to themselves
+_READING = 2
 
 
 class Packer:
@@ -51,15 +53,17 @@ class Packer:
         workers: int | None = None,
         memory: int = MEMORY,
         *,
-        keep: Collection[str] = (),
+        keep: Callable[[str], bool] = lambda _: False,
         spool: int = 0,
+        read_first: bool = False,
     ) -> None:
         """Open `folder`; `on_bytes` is told of raw bytes as they come in, from any thread.
 
         `level` is zstd's, 0 stores without compressing, None lets each frame have the level that
         keeps nobody waiting. `memory` bounds all buffers together; beyond it up to `spool` bytes
-        hold what has come and waits to be packed.
-        `keep` names small images whose raw bytes are to be had from `kept` as well.
+        hold what has come and waits to be packed; with `read_first` all of it is to wait, and two
+        cores are left to those who read until `received` has returned.
+        The raw bytes of small images that `keep` knows by name are to be had from `kept` as well.
 
         Raises:
             WriteFailed: `folder` is not there.
@@ -75,20 +79,18 @@ class Packer:
         crew = min(workers or cores(), max(1, memory // 2 // each))
         room = memory - crew * each - _WRITERS * SCRATCH
         self._buffers = Buffers(max(2 * room_for(FRAME_SIZE), room) + spool)
+        self._spool = spool
         self._packers = Crew("pack", crew)
+        if read_first:
+            self._packers.hold(cores() - _READING)
+            self._buffers.short = self._packers.release
         self._writers = Crew("write", _WRITERS)
         self._traffic = Traffic(crew)
-        self._owner = Owner(
-            create=self._create,
-            give=self._buffers.give,
-            complete=self._complete,
-            failed=self._failed,
-            writers=self._writers,
-            traffic=self._traffic,
-        )
+        told = self._create, self._buffers.give, self._complete, self._failed
+        self._owner = Owner(*told, self._writers, self._traffic, aside=spool > 0)
         self._changed = threading.Condition()
         self._files: dict[str, PackedFile] = {}
-        self._kept = {name: bytearray() for name in keep}
+        self._keep, self._kept = keep, dict[str, bytearray]()
         self._syncs = Syncs(self._changed, self._failed)
         self._reading = self._written = 0
         self._waits: PackWaits | None = None
@@ -116,7 +118,7 @@ class Packer:
             self._reading += 1
         try:
             file = self._begin(name)
-            kept = self._kept.get(name)
+            kept = self._kept.setdefault(name, bytearray()) if self._keep(name) else None
             number = 0
             for raw, buffer in Intake(fd, self._stop, self._buffers, self._traffic).pieces():
                 self._on_bytes(len(raw))
@@ -146,6 +148,15 @@ class Packer:
                 self._reading -= 1
                 self._changed.notify_all()
 
+    def warm(self, on_bytes: Callable[[int], None]) -> None:
+        """Make the buffers of the spool, and touch them; `abort` ends that."""
+
+        def ready(buffers: list[Buffer]) -> bool:
+            on_bytes(sum(buffer.size for buffer in buffers))
+            return self._buffers.add(buffers)
+
+        reserve(self._spool, ready)
+
     def received(self) -> None:
         """Wait until every stream was read to its end: all its bytes are ours, if not yet stored.
 
@@ -156,6 +167,9 @@ class Packer:
             while not self._error and self._reading:
                 self._changed.wait()
             self._raise_failure()
+        self._packers.release()
+        if self._spool:
+            self._buffers.shed()
 
     def finish(self) -> tuple[FileEntry, ...]:
         """Wait for every stream and return their entries, all files and the folder synced.
@@ -187,7 +201,7 @@ class Packer:
     def kept(self) -> dict[str, bytes]:
         """The raw bytes of those images that were to be kept and came, once they were read."""
         with self._changed:
-            return {name: bytes(raw) for name, raw in self._kept.items() if name in self._files}
+            return {name: bytes(raw) for name, raw in self._kept.items()}
 
     def waits(self) -> PackWaits:
         """Return who waited for whom, so far or, after `finish`, in all."""
@@ -201,8 +215,8 @@ class Packer:
     def _begin(self, name: str) -> PackedFile:
         names.check_name(name)
         with self._changed:
-            while self._syncs.many and not self._error:
-                self._changed.wait()
+            if not self._spool:
+                self._syncs.wait(lambda: self._error is not None)
             if name in self._files:
                 raise ImageDamaged(f"CRIU sent {name} twice")
             file = self._files[name] = PackedFile(name, self._owner)
@@ -211,6 +225,8 @@ class Packer:
     def _create(self, name: str) -> int:
         """Make a stored file; after `abort` has returned none is made any more."""
         with self._changed:
+            if self._spool:
+                self._syncs.wait(lambda: self._error is not None)
             if self._error:
                 raise Stopped
             return disk.new_file(self._fd, names.stored_name(name))
@@ -236,7 +252,7 @@ class Packer:
         try:
             self._traffic.move(At.TO_PACK, At.PACKING)
             coded = self._codec.frame(raw, self._level())
-            coded = _kept(coded, buffer)
+            coded = kept_in(buffer, coded)
             self._traffic.move(At.PACKING, At.IN_LINE)
             file.put(number, Packed(coded, len(raw), buffer))
         except Exception as why:  # noqa: BLE001 - a crew that dies would leave finish() waiting
@@ -245,7 +261,8 @@ class Packer:
     def _level(self) -> int | None:
         if self._pace is None:
             return None
-        return self._pace.level(self._traffic.load(pressed=self._buffers.few))
+        pressed = self._reading > 0 and self._buffers.few
+        return self._pace.level(self._traffic.load(pressed=pressed))
 
     def _raise_failure(self) -> None:
         if self._error:
@@ -274,12 +291,3 @@ class Packer:
         self._buffers.stop()
         os.close(self._stop)
         os.close(self._fd)
-
-
-def _kept(coded: Coded, buffer: Buffer) -> Coded:
-    """Let a packed frame take the place of its raw bytes; one of raw bytes has it already."""
-    (part, *more) = coded.parts
-    if more or len(part) < _WORTH_A_COPY:
-        return coded
-    copy(buffer.view, part)
-    return structs.replace(coded, parts=(buffer.view[: len(part)],))

@@ -7,7 +7,9 @@ from collections import deque
 from typing import TYPE_CHECKING, TypeAlias
 
 from blake3 import blake3
+from msgspec import structs
 
+from gpuckpt.image.buffers import copy
 from gpuckpt.image.frames import FRAME_SIZE, encode_entry, encode_table
 from gpuckpt.image.manifest import FileEntry
 from gpuckpt.image.sink import Sink
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 # From this size on a first frame tells that the file is a big one.
 _BIG = FRAME_SIZE // 4
+_WORTH_A_COPY = 4 << 10
 
 
 class Packed(Value, frozen=True):
@@ -41,7 +44,7 @@ class Owner(Value, frozen=True):
 
     `create` makes the stored file and returns it open, `give` takes a buffer back, `complete`
     gets a file that is written and can be synced, `failed` hears why one cannot be. The `writers`
-    write it, and `traffic` knows.
+    write it, `aside` even what is small, and `traffic` knows.
     """
 
     create: Callable[[str], int]
@@ -50,6 +53,7 @@ class Owner(Value, frozen=True):
     failed: Callable[[Exception], None]
     writers: Crew
     traffic: Traffic
+    aside: bool = False
 
 
 class PackedFile:
@@ -140,7 +144,7 @@ class PackedFile:
 
     def _write(self, count: int, *, here: bool) -> None:
         for _ in range(count):
-            if here:
+            if here and not self._owner.aside:
                 self._write_next()
             else:
                 self._owner.writers.do(self._write_next)
@@ -179,3 +183,12 @@ class PackedFile:
         if self._sink is None:
             self._sink = Sink(self._owner.create(self.name), direct=self._big)
         return self._sink
+
+
+def kept_in(buffer: Buffer, coded: Coded) -> Coded:
+    """Let a packed frame take the place of its raw bytes; one of raw bytes has it already."""
+    (part, *more) = coded.parts
+    if more or len(part) < _WORTH_A_COPY:
+        return coded
+    copy(buffer.view, part)
+    return structs.replace(coded, parts=(buffer.view[: len(part)],))

@@ -45,6 +45,11 @@ class Syncs:
         """Whether no more files should be opened for now."""
         return self.left > _MOST
 
+    def wait(self, over: Callable[[], bool]) -> None:
+        """Wait until another may be opened, or it is over; with `changed` held."""
+        while self.many and not over():
+            self._changed.wait()
+
     def add(self, file: PackedFile) -> None:
         """Take a file that is written."""
         self._waiting.append(file)

@@ -132,6 +132,7 @@ class FakeHost:
     processes: dict[int, Process] = field(default_factory=dict)
     cuda: dict[int, CudaState] = field(default_factory=dict)
     gpu_free: int = 100 * GIB
+    memory_free: int = 2 * GIB  # what a dump keeps in memory beyond that is real
     gpus: tuple[str, ...] = ("GPU-0",)
     on_gpu: dict[int, str] = field(default_factory=dict)
     gpu_maps: list[dict[str, str]] = field(default_factory=list)
@@ -445,7 +446,7 @@ class _Host:
             cpu_flags=("avx2",),
             cpu_count=2,
             memory_total=64 * GIB,
-            memory_available=60 * GIB,
+            memory_available=self.host.memory_free,
             huge_pages=self.host.huge_pages,
             euid=0,
         )

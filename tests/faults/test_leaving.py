@@ -62,6 +62,14 @@ def _counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Commit, "start_writing", lambda _: None)
 
 
+def job(**size: int) -> FakeHost:
+    """Make a host with a small job, all of which can wait in memory."""
+    host = FakeHost.with_job(**size)
+    host.gpu_bytes = dict.fromkeys(host.gpu_bytes, 8 << 20)
+    host.memory_free = 60 << 30
+    return host
+
+
 def run(host: FakeHost, folder: Path) -> DumpResult:
     host.interrupts = Interrupts()
     Hosts.now = host
@@ -74,7 +82,7 @@ def run(host: FakeHost, folder: Path) -> DumpResult:
 
 
 def calls_of(folder: Path) -> list[str]:
-    host = FakeHost.with_job()
+    host = job()
     run(host, folder)
     return list(host.calls)
 
@@ -90,7 +98,7 @@ def whole(folder: Path) -> bool:
 
 
 def assert_as_before(host: FakeHost, folder: Path, at: object) -> None:
-    before = FakeHost.with_job()
+    before = job()
     assert host.processes == before.processes, at
     assert host.cuda == before.cuda, at
     assert host.huge_pages == before.huge_pages, at
@@ -112,6 +120,32 @@ def test_the_job_is_back_before_anything_is_waited_for(tmp_path: Path, resumed: 
     assert sorted(order, key=calls.index) == order
 
 
+def test_memory_is_made_ready_while_the_job_runs(tmp_path: Path) -> None:
+    result = run(job(), tmp_path)
+    phases = [one.name for one in result.receipt.phases]
+    assert phases.index("spool") < phases.index("lock")
+    assert result.receipt.phases[phases.index("spool")].bytes > 8 << 20
+
+
+def test_a_signal_while_memory_is_made_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends at once, and nothing was touched yet."""
+
+    def slow(self: Packer, _: object) -> None:
+        Hosts.now.interrupts.request(2)  # type: ignore[union-attr]
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._error, 60)
+
+    monkeypatch.setattr(Packer, "warm", slow)
+    host = job()
+    with pytest.raises(Interrupted):
+        run(host, tmp_path)
+    assert "cuda.lock" not in host.calls
+    assert_as_before(host, tmp_path, "")
+    assert not whole(tmp_path)
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("kind", ["error", "signal"])
 def test_every_call(tmp_path: Path, resumed: str, kind: str, when: str) -> None:
@@ -121,7 +155,7 @@ def test_every_call(tmp_path: Path, resumed: str, kind: str, when: str) -> None:
         if name == "host.set_huge_pages" and kind == "error":
             continue  # it goes on without: tests/flow/test_huge_pages.py
         folder, at = tmp_path / f"{number}", (number, name)
-        host = FakeHost.with_job()
+        host = job()
         host.fault = Fault(number, kind, when)
         told: Exception | None = None
         try:
@@ -153,7 +187,7 @@ def test_a_signal_while_the_disk_hangs_gives_the_image_up(
         return real(self)
 
     monkeypatch.setattr(Packer, "finish", hang)
-    host = FakeHost.with_job()
+    host = job()
     with pytest.raises(Interrupted, match="the job runs on; the image was not made") as caught:
         run(host, tmp_path)
     assert caught.value.exit_code == 128 + 15
@@ -166,7 +200,7 @@ def test_a_full_disk_costs_only_the_image(tmp_path: Path, monkeypatch: pytest.Mo
         raise WriteFailed("the disk is full", hint="Make room.")
 
     monkeypatch.setattr(Packer, "finish", full)
-    host = FakeHost.with_job()
+    host = job()
     with pytest.raises(ImageNotMade, match="the image was not made: the disk is full") as caught:
         run(host, tmp_path)
     assert (caught.value.exit_code, caught.value.hint) == (6, "Make room.")
@@ -178,7 +212,7 @@ def test_a_stage_that_cannot_be_removed_is_left_to_a_repair(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is a matter of files alone: the exit status still tells of the job."""
-    host = FakeHost.with_job()
+    host = job()
 
     def refuses(self: Stage) -> None:
         self.close()
@@ -200,7 +234,7 @@ def test_a_stage_that_cannot_be_removed_is_left_to_a_repair(
 
 def test_a_job_that_is_not_given_its_gpu_state_has_its_image(tmp_path: Path) -> None:
     """Then it is worth most: not even a signal keeps it from being made."""
-    host = FakeHost.with_job()
+    host = job()
     host.stuck = {RANK}
 
     def stop(host: FakeHost) -> None:
@@ -221,7 +255,7 @@ def test_both_lost_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         raise WriteFailed("the disk is full")
 
     monkeypatch.setattr(Packer, "finish", full)
-    host = FakeHost.with_job()
+    host = job()
     host.stuck = {RANK}
     with pytest.raises(UndoIncomplete, match="the image was not made: the disk is full") as caught:
         run(host, tmp_path)
@@ -241,7 +275,7 @@ def test_a_criu_that_fails_after_its_answer(tmp_path: Path, *, lost: bool) -> No
             host.cuda.pop(RANK)
         raise DumpFailed("CRIU was killed")
 
-    host = FakeHost.with_job()
+    host = job()
     number = calls_of(tmp_path / "good").index("criu.committed") + 1
     host.fault = Fault(number, fail, "after")
     folder = tmp_path / "bad"
@@ -262,13 +296,13 @@ def test_killed_at_every_call(tmp_path: Path) -> None:
         return partial(run, folder=folder)
 
     size = {"cuda": 1, "plain": 1}
-    good = FakeHost.with_job(**size)
+    good = job(**size)
     run(good, tmp_path / "good")
     parted = good.calls.index("packer.finish")
     alone = 0
     for number in places(good.calls):
         folder, at = tmp_path / str(number), (number, good.calls[number - 1])
-        before, victim = FakeHost.with_job(**size), FakeHost.with_job(**size)
+        before, victim = job(**size), job(**size)
         victim.fault = Fault(number, "", "after")
         (folder / "state").mkdir(parents=True)
         host = killed(victim, tmp_path, running(folder))
@@ -290,7 +324,7 @@ def test_killed_at_every_call(tmp_path: Path) -> None:
 def test_the_next_dump_removes_what_a_killed_one_has_left(tmp_path: Path) -> None:
     """And the job is not asked about: it was let go."""
     calls = calls_of(tmp_path / "good")
-    victim = FakeHost.with_job()
+    victim = job()
     victim.fault = Fault(calls.index("packer.finish") + 1, "", "before")
     (tmp_path / "state").mkdir()
     host = killed(victim, tmp_path, partial(run, folder=tmp_path))

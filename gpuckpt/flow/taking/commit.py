@@ -19,6 +19,7 @@ from gpuckpt.tools.stopping import ended_by
 
 if TYPE_CHECKING:
     from gpuckpt.flow.request import DumpRequest
+    from gpuckpt.flow.sight.spooling import Spool
     from gpuckpt.flow.taking.hands import Taking
     from gpuckpt.flow.work.operation import Operation
     from gpuckpt.flow.work.receipt import CountedStep, Stages
@@ -50,6 +51,7 @@ class Commit:
         self._record = operation.record
         self._request = request
         self._taking = taking
+        self._spool: Spool | None = None
         self._packer: Packer | None = None
         self._known: Manifest | None = None
         self._files: tuple[FileEntry, ...] | None = None
@@ -63,15 +65,33 @@ class Commit:
             self._request.leave_running and self._known is not None
         )
 
-    def begin(self, root: int, spool: int) -> Packer:
-        """Return what stores the streams of a CRIU to whom the job's root is `root`.
+    @property
+    def packer(self) -> Packer:
+        """What stores CRIU's streams, made when it is first asked for."""
+        if self._packer is None:
+            kept = self._spool
+            self._packer = Packer(
+                self.stage.criu,
+                self._request.level,
+                self._count,
+                keep=records.wanted,
+                spool=kept.bytes if kept is not None else 0,
+                read_first=kept is not None and kept.whole,
+            )
+        return self._packer
 
-        Up to `spool` bytes may wait in memory, beside those that are being worked on.
+    def spool(self, kept: Spool) -> None:
+        """Get the memory ready in which a job's bytes wait when it has gone on.
+
+        Raises:
+            Interrupted: a signal came.
         """
-        keep = records.wanted(root)
-        made = Packer(self.stage.criu, self._request.level, self._count, keep=keep, spool=spool)
-        self._packer = made
-        return made
+        self._spool = kept
+        self._record.reporter.note(kept.story)
+        with self._record.phase("spool", "memory for what waits", kept.bytes) as step:
+            with ended_by(self._operation.interrupts.fd, self.packer.abort):
+                self.packer.warm(step.advance)
+            self._operation.interrupts.check()
 
     def abort(self) -> None:
         """Stop all writing, and wait until nobody is about to commit any more."""
@@ -80,8 +100,9 @@ class Commit:
         if self._writer is not None:
             self._writer.join()
 
-    def decide(self, packer: Packer) -> None:
+    def decide(self) -> None:
         """Take all that is needed of the frozen tree; commit, unless the job goes on first."""
+        packer = self.packer
         packer.received()
         opened = records.opened(packer.kept)
         if self._taking.sight.kept:

@@ -73,9 +73,9 @@ class Dumped(Value, frozen=True):
     inside: Mapping[int, int] = field(default_factory=dict)
 
 
-def wanted(root: int) -> frozenset[str]:
-    """Name the images of CRIU that a manifest is made from; CRIU knows the root as `root`."""
-    return frozenset({TREE, OPENED, REMAPS, _core(root)})
+def wanted(name: str) -> bool:
+    """Whether a manifest is made from this image of CRIU."""
+    return name in {TREE, OPENED, REMAPS} or name.startswith("core-")
 
 
 def opened(images: Mapping[str, bytes]) -> OpenFiles:

@@ -23,15 +23,15 @@ go = Path(sys.argv.pop(1)) / "go"
 take = Sink.append
 
 
-def held(sink: Sink, parts: Sequence[bytes | memoryview]) -> None:
+def held(sink: Sink, parts: Sequence[bytes | memoryview]) -> object:
     """Take what is small; wait before anything else."""
     ends = time.monotonic() + PATIENCE
     while sum(map(len, parts)) >= LARGE and not go.exists():
         if time.monotonic() > ends:
             raise OSError(5, "held for too long")
         time.sleep(0.02)
-    take(sink, parts)
+    return take(sink, parts)
 
 
-Sink.append = held  # type: ignore[method-assign]
+Sink.append = held  # type: ignore[method-assign,assignment]
 main()
