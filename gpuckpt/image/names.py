@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 
 from gpuckpt.errors import ImageDamaged
 
@@ -46,7 +45,7 @@ def stored_name(name: str) -> str:
 
 def stage_name(final: str) -> str:
     """Return a fresh name for the stage of an image that will be called `final`."""
-    tail = f".stage-{secrets.token_hex(4)}"
+    tail = f".stage-{os.urandom(4).hex()}"
     room = _LONGEST_COMPONENT - len(tail) - 1
     return f".{os.fsdecode(os.fsencode(final)[:room])}{tail}"
 

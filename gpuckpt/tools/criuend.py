@@ -7,13 +7,13 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gpuckpt.tools import criulog
 from gpuckpt.tools.criunames import Names
 from gpuckpt.tools.procfs import read, text
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
 
     from gpuckpt.errors import GpuckptError
 
@@ -52,7 +52,7 @@ def failed(watch: Watch, status: int | None, oom_kills: int | None) -> GpuckptEr
     """Return the error for a CRIU that failed or was killed; `oom_kills` had been before it."""
     # before it opens its log, CRIU complains on its standard output only
     log = watch.log if watch.log.exists() else watch.log.with_name("criu.out")
-    report = criulog.read(log, watch.names())
+    report = _words().read(log, watch.names())
     sentence, hint = report.sentence, report.hint
     killed = out_of_memory(oom_kills)
     if not sentence and status is not None and status < 0:
@@ -77,7 +77,7 @@ def no_namespace(watch: Watch) -> GpuckptError:
 
 def out_of_time(watch: Watch) -> GpuckptError:
     """Return the error for a CRIU that was ended at its deadline."""
-    last = criulog.last_lines(watch.log)
+    last = _words().last_lines(watch.log)
     stage = next(
         (words for pattern, words in _STAGES if any(re.search(pattern, line) for line in last)),
         "what it was about is not known",
@@ -97,7 +97,7 @@ def flooded(watch: Watch, size: int) -> GpuckptError:
         f"CRIU flooded its log ({size >> 20} MiB) and was ended: it repeats itself for ever",
         hint="A damaged image does this, most often: check it with `gpuckpt verify`.",
         log=watch.log,
-        excerpt=criulog.last_lines(watch.log),
+        excerpt=_words().last_lines(watch.log),
     )
 
 
@@ -117,6 +117,13 @@ def out_of_memory(before: int | None) -> str:
     if before is None or now is None or now <= before:
         return ""
     return f"{now - before} process{'es' if now - before > 1 else ''}"
+
+
+def _words() -> ModuleType:
+    """Return what understands CRIU's words: large tables, for failures only."""
+    from gpuckpt.tools import criulog
+
+    return criulog
 
 
 def _by_signal(number: int, before: int | None) -> tuple[str, str]:

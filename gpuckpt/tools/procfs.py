@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 GONE: Final = (FileNotFoundError, ProcessLookupError, NotADirectoryError)
 _KERNEL_THREAD: Final = 0x00200000  # PF_KTHREAD in <linux/sched.h>
+_PIECE: Final = 1 << 16
 _EXITING: Final = 0x00000004  # PF_EXITING
 
 
@@ -41,12 +42,21 @@ def text(raw: bytes) -> str:
 
 
 def read(path: Path | str) -> bytes | None:
-    """Return a file's content, None if it or its process is gone."""
+    """Return a file's content, None if it or its process is gone.
+
+    By bare calls: a look reads every process of the host, and a file object costs twice as much.
+    """
+    parts = []
     try:
-        with open(path, "rb", buffering=0) as file:
-            return file.readall()
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            while part := os.read(fd, _PIECE):
+                parts.append(part)
+        finally:
+            os.close(fd)
     except GONE:
         return None
+    return b"".join(parts)
 
 
 def link(path: str) -> str | None:

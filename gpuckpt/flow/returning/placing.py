@@ -8,7 +8,6 @@ again; if it succeeds the job's files stay, CRIU's names go.
 from __future__ import annotations
 
 import os
-import secrets
 import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
@@ -224,7 +223,7 @@ def _reached(file: CarriedFile, space: Space) -> CarriedFile:
 
 
 def _beside(path: str) -> str:
-    return f"{path.rpartition('/')[0]}/.gpuckpt-{secrets.token_hex(8)}"
+    return f"{path.rpartition('/')[0]}/.gpuckpt-{os.urandom(8).hex()}"
 
 
 def _skip(source: int, count: int) -> None:

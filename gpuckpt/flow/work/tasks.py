@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gpuckpt.model import Process, ProcessRef
 
 _T = TypeVar("_T")
-POLL_SECONDS = 0.05
+FIRST_POLL_SECONDS, POLL_SECONDS = 0.001, 0.05
 ZOMBIE_SECONDS = 2.0
 END_SECONDS = 30.0
 
@@ -112,6 +112,7 @@ def wait_gone(tools: Toolbox, refs: Iterable[ProcessRef], seconds: float) -> lis
     left = list(refs)
     now = time.monotonic()
     ends, moment = now + seconds, now + min(seconds, ZOMBIE_SECONDS)
+    pause = FIRST_POLL_SECONDS  # a parent that waits does so at once
     while True:
         tools.proc.reap([ref.pid for ref in left])
         found = still_there(tools, left)
@@ -121,7 +122,8 @@ def wait_gone(tools: Toolbox, refs: Iterable[ProcessRef], seconds: float) -> lis
         if not found or time.monotonic() >= (moment if neglected else ends):
             return found
         left = [process.ref for process in found]
-        time.sleep(POLL_SECONDS)
+        time.sleep(pause)
+        pause = min(2 * pause, POLL_SECONDS)
 
 
 def below_me(tools: Toolbox, pids: Iterable[int]) -> tuple[ProcessRef, ...]:
