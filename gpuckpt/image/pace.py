@@ -3,7 +3,8 @@
 CRIU is never to wait for us, and the storage never to wait for the packers. So where frames pile
 up decides: before the packers, and the next is packed faster; before the storage, and the next
 is packed harder, for then it is bytes that are too many. In between both are busy, some frames
-are stored as they are and some compressed, and neither waits.
+are stored as they are and some compressed, and neither waits. Where packers have to wait for a
+processor, CRIU has to as well, and only spare time of the processors is for compressing.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class Pace:
         return LADDER[self._rung]
 
     def _step(self, load: Load) -> int:
+        if load.crowded:
+            return -1 if self._rung else 0
         if load.to_write > max(_FEW, load.to_pack):
             return self._harder(load)
         if load.pressed:

@@ -251,7 +251,9 @@ class Packer:
             return
         try:
             self._traffic.move(At.TO_PACK, At.PACKING)
+            started, used = time.perf_counter(), time.thread_time()
             coded = self._codec.frame(raw, self._level())
+            self._traffic.worked(time.perf_counter() - started, time.thread_time() - used)
             coded = kept_in(buffer, coded)
             self._traffic.move(At.PACKING, At.IN_LINE)
             file.put(number, Packed(coded, len(raw), buffer))

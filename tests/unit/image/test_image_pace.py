@@ -151,6 +151,8 @@ def test_a_spool_takes_all_and_nothing_is_packed_faster_for_it() -> None:
         (Load(to_pack=4, to_write=9, idle=0, pressed=True), USUAL),
         (Load(to_pack=0, to_write=9, idle=1, pressed=True), 3),
         (Load(to_pack=0, to_write=2, idle=1, pressed=False), USUAL),
+        (Load(to_pack=0, to_write=9, idle=1, pressed=True, crowded=True), -7),
+        (Load(to_pack=0, to_write=0, idle=1, pressed=False, crowded=True), -7),
     ],
 )
 def test_one_step_from_the_usual_level(load: Load, level: int) -> None:
@@ -186,3 +188,20 @@ def test_waits_add_up_to_the_time_that_passed() -> None:
     waits = traffic.waits(sync=0.5)
     assert (waits.source, waits.packers, waits.storage, waits.sync) == (3.0, 0.0, 4.0, 0.5)
     assert (waits.packing, waits.writing) == (2.0, 2.0)
+
+
+def test_packers_that_wait_for_a_processor_are_a_crowd() -> None:
+    traffic = Traffic(2)
+    assert not traffic.load(pressed=False).crowded
+    for _ in range(5):
+        traffic.worked(0.007, 0.007)
+    assert not traffic.load(pressed=False).crowded
+    for _ in range(5):
+        traffic.worked(0.014, 0.007)
+    assert traffic.load(pressed=False).crowded
+    for _ in range(9):
+        traffic.worked(0.001, 0.001)
+    assert traffic.load(pressed=False).crowded  # quick frames say little
+    for _ in range(9):
+        traffic.worked(0.007, 0.007)
+    assert not traffic.load(pressed=False).crowded
