@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import signal
 import socket
+import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from tests.root.harness import exists, lines_of, wait_for
@@ -24,11 +28,27 @@ def consecutive(lines: list[str], prefix: str) -> bool:
     return lines == [f"{prefix}{number}" for number in range(len(lines))]
 
 
+def check_with_zstd(image: Path) -> None:
+    """Plain zstd gives back as many bytes of every stored file as CRIU wrote."""
+    program = shutil.which("zstd")
+    if program is None:
+        return
+    files = msgspec.json.decode((image / "manifest.json").read_bytes())["files"]
+    assert len(files) == len(list((image / "criu").iterdir())) > 10
+    for entry in files:
+        stored = image / "criu" / f"{entry['name']}.zst"
+        with subprocess.Popen([program, "-dcq", str(stored)], stdout=subprocess.PIPE) as unpacking:
+            assert unpacking.stdout is not None
+            size = sum(map(len, iter(partial(unpacking.stdout.read, 1 << 20), b"")))
+        assert (unpacking.returncode, size) == (0, entry["raw_size"]), entry["name"]
+
+
 def test_a_job_with_everything(place: Field) -> None:
     """Threads, 512 MiB, a log, a pipe, a pair of sockets and a listener: all of it goes on."""
     job = place.job("worker.py", 512)
     before = place.ask()
     image = place.dump(job)
+    check_with_zstd(image)
     logged = lines_of(place.folder / "log")
     assert place.restore(image) == job.pid
     after = place.ask()
