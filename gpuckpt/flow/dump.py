@@ -2,7 +2,8 @@
 
 The order of things is the design: everything that can be refused is refused before anything is
 touched; every step has its way back before it is tried; and the image becomes visible by one
-rename, made while the tree is still frozen and can still go on.
+rename, made while the tree is still frozen and can still go on, or when it runs again and all that
+an image needs of it is ours.
 """
 
 from __future__ import annotations
