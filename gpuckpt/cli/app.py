@@ -9,12 +9,13 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from functools import partial
+from collections.abc import Mapping
+from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer._completion_classes import completion_init
-from typer.main import get_command
+from typer.main import get_command, get_group
 
 from gpuckpt import __version__
 from gpuckpt.cli import completion
@@ -38,7 +39,9 @@ from gpuckpt.errors import UsageError
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    from typer.core import TyperCommand, TyperGroup
 
     from gpuckpt.cli.context import Application
 
@@ -93,8 +96,9 @@ def parse(argv: Sequence[str]) -> Invocation | int:
             typer.echo(script, nl=False)
             return 0
         completion_init()
-    parser = get_command(build(plain=not sys.stdout.isatty()))
-    found = parser.main(list(argv), prog_name=PROGRAM, standalone_mode=False)
+    found = build(plain=not sys.stdout.isatty()).main(
+        list(argv), prog_name=PROGRAM, standalone_mode=False
+    )
     if not isinstance(found, Invocation | int):
         raise UsageError("no command given", hint="`gpuckpt --help` lists the commands.")
     return found
@@ -105,25 +109,59 @@ def meant(argv: Sequence[str]) -> str:
     return next((word for word in argv if word in COMMANDS), "")
 
 
-def build(*, plain: bool) -> typer.Typer:
-    """Return the typer app; `plain` help has a fixed width and no boxes."""
+def build(*, plain: bool) -> TyperGroup:
+    """Return the parser; `plain` help has a fixed width and no boxes."""
     names: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
     if plain:
         names |= {"terminal_width": _HELP_WIDTH, "max_content_width": _HELP_WIDTH}
-    app = typer.Typer(
+    app = _typer(plain=plain, context_settings=names)
+    app.callback(cls=Group, invoke_without_command=True, help=_prose(_root))(_root)
+    group = get_group(app)
+    group.commands = _Commands(partial(_command, plain=plain))  # type: ignore[assignment]
+    return group
+
+
+class _Commands(Mapping[str, "TyperCommand"]):
+    """All commands, each made when it is asked for: a command line means only one of them."""
+
+    def __init__(self, make: Callable[[str], TyperCommand]) -> None:
+        """Make none yet."""
+        self._make = cache(make)
+
+    def __getitem__(self, name: str) -> TyperCommand:
+        """Return a command with all its options."""
+        if name not in COMMANDS:
+            raise KeyError(name)
+        return self._make(name)
+
+    def __iter__(self) -> Iterator[str]:
+        """Go through the names."""
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(COMMANDS)
+
+
+def _command(name: str, *, plain: bool) -> TyperCommand:
+    handler = COMMANDS[name]
+    # what follows the job's program is the job's own, whatever it looks like
+    own = {"allow_interspersed_args": False} if handler is run else None
+    app = _typer(plain=plain)
+    add = app.command(name, cls=Command, help=_prose(handler), context_settings=own)
+    add(_parsed(name, handler))
+    made: TyperCommand = get_command(app)  # type: ignore[assignment]
+    return made
+
+
+def _typer(*, plain: bool, **more: Any) -> typer.Typer:  # noqa: ANN401 - typer's own options
+    return typer.Typer(
         name=PROGRAM,
         add_completion=False,
-        context_settings=names,
         rich_markup_mode=None if plain else "rich",
         pretty_exceptions_enable=False,
+        **more,
     )
-    app.callback(cls=Group, invoke_without_command=True, help=_prose(_root))(_root)
-    for name, handler in COMMANDS.items():
-        # what follows the job's program is the job's own, whatever it looks like
-        own = {"allow_interspersed_args": False} if handler is run else None
-        add = app.command(name, cls=Command, help=_prose(handler), context_settings=own)
-        add(_parsed(name, handler))
-    return app
 
 
 def _root(
