@@ -115,6 +115,24 @@ def test_a_wrong_value_from_the_environment_names_the_variable(
     assert "GPUCKPT_LEVEL is set to '99'" in ran.err
 
 
+@pytest.mark.parametrize(("text", "means"), [("1", True), ("Yes", True), ("off", False)])
+def test_a_flag_from_the_environment_is_yes_or_no(
+    text: str,
+    means: bool,
+    gpuckpt: Callable[..., Ran],
+    flows: Flows,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GPUCKPT_FILE_LOCKS", text)
+    assert gpuckpt("dump", 5).code == 0
+    assert flows.requests[0].file_locks is means
+    monkeypatch.setenv("GPUCKPT_FILE_LOCKS", "perhaps")
+    ran = gpuckpt("dump", 5)
+    assert ran.code == 2
+    assert "--file-locks: 'perhaps' is neither yes nor no" in ran.err
+    assert "GPUCKPT_FILE_LOCKS is set to 'perhaps'" in ran.err
+
+
 def test_a_current_folder_that_was_removed(
     gpuckpt: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
