@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 LADDER: Final = (0, -50, -7, 1, 3, 6)
 USUAL: Final = 1
 _USUAL: Final = LADDER.index(USUAL)
+_QUICK: Final = LADDER.index(-50)  # costs weights a look, and takes zeros out all the same
 _FEW: Final = 2  # frames at the writers: each has one to come
 
 
@@ -42,13 +43,16 @@ class Pace:
         return LADDER[self._rung]
 
     def _step(self, load: Load) -> int:
-        if load.crowded:
+        if load.pressed and load.to_pack > load.to_write:
             return -1 if self._rung else 0
+        if load.crowded:
+            return self._towards(_QUICK)
         if load.to_write > max(_FEW, load.to_pack):
             return self._harder(load)
-        if load.pressed:
-            return -1 if self._rung and load.to_pack > load.to_write else 0
-        return (self._rung < _USUAL) - (self._rung > _USUAL)
+        return 0 if load.pressed else self._towards(_USUAL)
+
+    def _towards(self, rung: int) -> int:
+        return (self._rung < rung) - (self._rung > rung)
 
     def _harder(self, load: Load) -> int:
         """Go beyond the usual level only with packers that would have nothing to do."""

@@ -35,8 +35,11 @@ if TYPE_CHECKING:
 
     from gpuckpt.image.manifest import FileEntry
 
-# Buffers of all kinds; each core has a frame in hand.
+# Buffers of all kinds; each core has a frame in hand. Of frames, 2 and 8 MiB took the processor
+# time that 4 take (0.97 s for 1 GiB as it is, two cores); of pipes, 256 KiB that of a MiB.
 MEMORY = (144 << 20) + cores() * (8 << 20)
+# One copies to where it is aligned while another writes: 1.0 s for 1 GiB instead of 1.3 with one,
+# and no more than that with four on one disk.
 _WRITERS = 4
 # cores that CRIU and the thread that reads it have to themselves
 _READING = 2

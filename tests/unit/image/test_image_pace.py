@@ -165,6 +165,8 @@ def test_the_ladder_has_ends() -> None:
     assert down[-1] == LADDER[0] == 0
     up = [pace.level(Load(to_pack=0, to_write=9, idle=2, pressed=True)) for _ in range(9)]
     assert up[-1] == LADDER[-1]
+    low = [pace.level(Load(0, 9, idle=2, pressed=True, crowded=True)) for _ in range(9)]
+    assert low[-1] == -50
     back = [pace.level(Load(to_pack=0, to_write=0, idle=2, pressed=False)) for _ in range(9)]
     assert back[-1] == USUAL
 
