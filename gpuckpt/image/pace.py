@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 #    -7: 5.5 1.00   5.1 1.00   0.44 0.36   0.69 0.77
 #     1: 0.8 0.78   0.8 0.92   0.34 0.22   0.32 0.55
 #     3: 0.4 0.78   0.4 0.93   0.23 0.20   0.12 0.48
-#     6: 0.1 0.78   0.5 0.92   0.08 0.18   0.06 0.46
+#     6: 0.1 0.78   0.5 0.92   0.08 0.18   0.06 0.46   (too slow for what it gives: no rung)
 # Levels below 0 leave what does not repeat alone, and weights do not. No other parameters of zstd
 # do that quicker than level 1: the time goes into its entropy coding, not into the search.
-LADDER: Final = (0, -50, -7, 1, 3, 6)
+LADDER: Final = (0, -50, -7, 1, 3)
 USUAL: Final = 1
 _USUAL: Final = LADDER.index(USUAL)
 _QUICK: Final = LADDER.index(-50)  # costs weights a look, and takes zeros out all the same

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 # seconds that one core takes for a frame of weights, and what is left of it
-COST = {0: 0.001, -50: 0.001, -7: 0.001, 1: 0.007, 3: 0.012, 6: 0.050}
-LEFT = {0: 1.0, -50: 1.0, -7: 1.0, 1: 0.75, 3: 0.74, 6: 0.73}
+COST = {0: 0.001, -50: 0.001, -7: 0.001, 1: 0.007, 3: 0.012}
+LEFT = {0: 1.0, -50: 1.0, -7: 1.0, 1: 0.75, 3: 0.74}
 
 
 @dataclass
