@@ -87,6 +87,9 @@ class Crew:
             caller = self._caller(program)
             listen([caller], self._patience.start)
             if not (fault := self._fault(caller)) and caller.hello is not None:
+                if program != self._program:  # those that wait went the way that leads nowhere
+                    self._abandoned += self._spare
+                    self._spare = []
                 self._scout, self._program = caller, program
                 hello = caller.hello
                 return CudaBackend(hello.backend, hello.version, hello.cuda, "; ".join(faults))

@@ -15,7 +15,9 @@ import pytest
 
 from gpuckpt.errors import Bug, CudaCallFailed, DriverUnfit
 from gpuckpt.model import CudaState
+from gpuckpt.tools import cuda_crew
 from gpuckpt.tools.cuda import Cuda, NoCuda, choose
+from gpuckpt.tools.cuda_caller import Caller
 from gpuckpt.tools.cuda_crew import Patience
 from gpuckpt.tools.run import Runner
 from tests.fakes.cuda import FakeDriver
@@ -93,6 +95,13 @@ def children() -> set[int]:
             if b"gpuckpt.tools.cuda_helper" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.add(int(pid))
     return found
+
+
+def mustered(cuda: Cuda) -> set[int]:
+    """Have two start ahead, and a scout. One that is just being started has no name yet."""
+    cuda.muster(2)
+    assert eventually(lambda: len(children()) == 3)
+    return children()
 
 
 def test_there_and_back(cuda: Cuda, driver: FakeDriver, jobs: Callable[[int], list[int]]) -> None:
@@ -381,9 +390,7 @@ def test_a_call_process_that_ended_is_replaced(
 
 def test_those_that_were_mustered_are_taken(cuda: Cuda, jobs: Callable[[int], list[int]]) -> None:
     """One of those that wait dies: it is replaced, and the others are used."""
-    cuda.muster(2)
-    ahead = children()
-    assert len(ahead) == 3  # with the scout
+    ahead = mustered(cuda)
     victim = max(ahead)
     os.kill(victim, signal.SIGKILL)
     assert eventually(lambda: ended(victim))
@@ -396,8 +403,7 @@ def test_those_that_were_mustered_are_taken(cuda: Cuda, jobs: Callable[[int], li
 
 
 def test_those_that_were_mustered_and_not_needed_end(cuda: Cuda) -> None:
-    cuda.muster(2)
-    ahead = children()
+    ahead = mustered(cuda)
     cuda.close()
     assert eventually(lambda: all(ended(helper) for helper in ahead))
 
@@ -452,6 +458,30 @@ def test_the_program_in_path_is_the_second_choice(
     tool.close()
     assert backend.kind == "binary"
     assert "libcuda" in backend.note
+
+
+@NO_BINDINGS
+def test_those_that_were_mustered_for_the_first_choice_are_not_taken(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ways: list[str | None] = []
+
+    class Seen(Caller):
+        def __init__(self, runner: Runner, program: str | None) -> None:
+            ways.append(program)
+            super().__init__(runner, program)
+
+    monkeypatch.setattr(cuda_crew, "Caller", Seen)
+    second = str(driver.program)
+    crew = cuda_crew.Crew(Runner(), None, second, HASTY)
+    try:
+        crew.muster(2)
+        assert crew.backend().kind == "binary"
+        assert ways == [None, None, None, second]
+        crew.muster(1)
+        assert ways == [None, None, None, second, second]
+    finally:
+        crew.let_go()
 
 
 @NO_BINDINGS
