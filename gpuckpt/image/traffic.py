@@ -51,8 +51,9 @@ class PackWaits(Value, frozen=True):
     """Who waited for whom, in seconds.
 
     `source`: nothing was there to be done, CRIU had not sent it. `packers`, `storage`: CRIU waited
-    for a buffer, and most of those were waiting to be packed, or to be written. `sync`: all was
-    written, and not yet on the disk. `packing`, `writing`: at work, all threads together.
+    for a buffer, and most of those waited to be packed, or to be written; of where as many waited,
+    most were at work. `sync`: all was written, and not yet on the disk. `packing`, `writing`: at
+    work, all threads together.
     """
 
     source: float = 0.0
@@ -120,7 +121,8 @@ class Traffic:
         now = self._clock()
         passed, self._since = now - self._since, now
         held, to_pack, packing, _, to_write, writing = self._frames
-        if held and to_pack > to_write:
+        # with few buffers nothing queues up: then those at work are what CRIU waits for
+        if held and (to_pack, packing) > (to_write, writing):
             self._for_packers += passed
         elif held:
             self._for_storage += passed

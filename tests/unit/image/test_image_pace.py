@@ -188,7 +188,7 @@ def test_waits_add_up_to_the_time_that_passed() -> None:
         now[0] = at
         traffic.move(leaves, enters)
     waits = traffic.waits(sync=0.5)
-    assert (waits.source, waits.packers, waits.storage, waits.sync) == (3.0, 0.0, 4.0, 0.5)
+    assert (waits.source, waits.packers, waits.storage, waits.sync) == (3.0, 1.0, 3.0, 0.5)
     assert (waits.packing, waits.writing) == (2.0, 2.0)
 
 
