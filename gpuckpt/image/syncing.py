@@ -27,7 +27,7 @@ _MOST: Final = 256
 class Syncs:
     """The files that are written and not yet safe. `changed` is held by whoever asks."""
 
-    def __init__(self, changed: threading.Condition, failed: Callable[[OSError], None]) -> None:
+    def __init__(self, changed: threading.Condition, failed: Callable[[Exception], None]) -> None:
         """Notify `changed` when there are fewer; tell `failed` what goes wrong."""
         self._changed = changed
         self._failed = failed
@@ -70,7 +70,7 @@ class Syncs:
     def _sync(self, file: PackedFile) -> None:
         try:
             file.sync()
-        except OSError as why:
+        except Exception as why:  # noqa: BLE001 - a crew that dies would leave finish() waiting
             self._failed(why)
         with self._changed:
             self._begun -= 1
