@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -40,6 +38,23 @@ assert anew(b"dev/nvidia0", 1, 7, byref(offset), byref(fd)) == 1
 assert offset.value == 0 and os.path.samestat(os.fstat(fd.value), os.fstat(zero))
 """
 
+# in processes of their own: what other tests left to be collected may go at any time
+FORKS = """
+import os
+shared, alone = os.open("/dev/null", os.O_RDWR), os.open("/dev/zero", os.O_RDWR)
+told, tell = os.pipe()
+child = os.fork()
+if not child:
+    os.close(told)
+    again = os.open("/dev/zero", os.O_RDWR)
+    os.dup2(again, alone)  # the same number, and not the same file
+    os.close(again)
+    os.write(tell, b".")
+elif os.read(told, 1):
+    print(child, shared, alone, flush=True)
+os.read(0, 1)
+"""
+
 
 @pytest.mark.programs
 def test_every_hook_does_as_criu_expects(tmp_path: Path) -> None:
@@ -55,27 +70,23 @@ def test_every_hook_does_as_criu_expects(tmp_path: Path) -> None:
     assert len(library(())) < len(library(range(1, 1000)))
 
 
+@pytest.mark.programs
 def test_what_a_fork_leaves_in_common(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forks, "NODES", re.compile("/dev/(null|zero)"))
-    shared = os.open("/dev/null", os.O_RDWR)
-    alone = os.open("/dev/zero", os.O_RDWR)
-    told, tell = os.pipe()
-    child = os.fork()
-    if not child:
-        os.close(alone)
-        again = os.open("/dev/zero", os.O_RDWR)  # the same number, and not the same file
-        os.write(tell, b"." if again == alone else b"?")
-        while True:
-            time.sleep(600)
-    try:
-        assert os.read(told, 1) == b"."
-        found = forks.inherited(Path("/proc"), (os.getpid(), child, 1 << 30))
-        mine = {use.fd: use for use in found if use.pid == child}
-        assert mine[shared].number == Path("/dev/null").stat().st_rdev
-        assert alone not in mine
-        assert {use.fd for use in found if use.pid == os.getpid()} == set(mine)
-    finally:
-        os.kill(child, 9)
-        os.waitpid(child, 0)
-        for fd in (shared, alone, told, tell):
-            os.close(fd)
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", FORKS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        try:
+            child, shared, alone = map(int, parent.stdout.readline().split())
+            found = forks.inherited(Path("/proc"), (parent.pid, child, 1 << 30))
+        finally:
+            parent.stdin.close()  # both end
+    mine = {use.fd: use for use in found if use.pid == child}
+    assert mine[shared].number == Path("/dev/null").stat().st_rdev
+    assert alone not in mine
+    assert {use.fd for use in found if use.pid == parent.pid} == set(mine)
