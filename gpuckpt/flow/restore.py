@@ -135,8 +135,7 @@ class _Restore:
             self._put_back(why)
             raise
         self.findings += self._let_go()
-        started = self.record.receipt().started
-        remember(self.tools, self.image, started, self.pids, self.placing.inodes)
+        remember(self.tools, self.image, self.record.started, self.pids, self.placing.inodes)
         return RestoreResult(
             image=self.image.path,
             root_pid=self.manifest.root_pid,
