@@ -14,7 +14,8 @@ import os
 import stat
 from contextlib import suppress
 
-_PIPE_SIZE = 1 << 20  # what an unprivileged user may ask for; 4 MiB measured no better
+# what an unprivileged user may ask for; 4 MiB measured no better, and above that CRIU misbehaves
+_PIPE_SIZE = 1 << 20
 _NO_RELAY = frozenset({errno.EINVAL, errno.EMFILE, errno.ENFILE})
 
 

@@ -14,7 +14,6 @@ import stat
 import struct
 import threading
 from contextlib import suppress
-from fcntl import fcntl
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,9 +30,6 @@ LAST_IMAGE = "inventory.img"
 SHORTEST_REQUEST, LONGEST_REQUEST = 2, 10 << 10
 # the hook asks for a verdict when CRIU has sent everything; our thread may lag by scheduling only
 LAST_REQUEST_PATIENCE = 60.0
-F_SETPIPE_SZ = 1031
-# above 4 MiB CRIU misbehaves; below 256 KiB it waits more than it works
-PIPE_SIZE = 1 << 20
 _PEER = struct.Struct("3i")
 
 
@@ -271,8 +267,6 @@ def _read_pipe(client: socket.socket) -> int:
     if not stat.S_ISFIFO(os.fstat(fds[0]).st_mode):
         os.close(fds[0])
         raise GpuckptError("CRIU sent something that is not a pipe")
-    with suppress(OSError):  # beyond the user's pipe quota: the default size works too
-        fcntl(fds[0], F_SETPIPE_SZ, PIPE_SIZE)
     return fds[0]
 
 
