@@ -31,8 +31,8 @@ _ALIKE: Final = 4
 WORTH: Final = 64 << 20
 
 
-class Learned(Value, frozen=True):
-    """A number, and what it rests on."""
+class Estimate(Value, frozen=True):
+    """A number of bytes, seconds or bytes a second, and what it rests on."""
 
     value: float
     basis: str
@@ -71,20 +71,20 @@ class Experience:
             (self.all, ""),
         )
 
-    def learn(self, numbers: Numbers, *, only_mine: bool = False) -> Learned | None:
+    def learn(self, numbers: Numbers, *, only_mine: bool = False) -> Estimate | None:
         """Return the median of the newest numbers of the nearest group that has any."""
         for records, whose in self._groups[:1] if only_mine else self._groups:
             found = [number for one in records for number in numbers(one)][-NEWEST:]
             if found:
                 count = len(found)
-                return Learned(median(found), f"from {count} receipt{'s' * (count != 1)}{whose}")
+                return Estimate(median(found), f"from {count} receipt{'s' * (count != 1)}{whose}")
         return None
 
-    def rate(self, name: str) -> Learned | None:
+    def rate(self, name: str) -> Estimate | None:
         """Return the bytes a second that a phase moves."""
         return self.learn(lambda record: _rates(name, record))
 
-    def streaming(self, *, parted: bool) -> Learned | None:
+    def streaming(self, *, parted: bool) -> Estimate | None:
         """Return the bytes a second that CRIU hands over; `parted`: the job waited for no disk."""
         return self.learn(
             lambda record: (
@@ -92,7 +92,7 @@ class Experience:
             )
         )
 
-    def seconds(self, name: str, *, only_mine: bool = False) -> Learned | None:
+    def seconds(self, name: str, *, only_mine: bool = False) -> Estimate | None:
         """Return the seconds that a phase takes, whatever it moves."""
         return self.learn(
             lambda record: (one.seconds for one in phases(name, record)), only_mine=only_mine

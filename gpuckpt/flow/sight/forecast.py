@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import field
 
-from gpuckpt.flow.sight.experience import WORTH, Experience, Lately, Learned, lately, phases
+from gpuckpt.flow.sight.experience import WORTH, Estimate, Experience, Lately, lately, phases
 from gpuckpt.flow.sight.spooling import Spool, spool
 from gpuckpt.flow.work.history import command
 from gpuckpt.value import Value
@@ -46,13 +46,6 @@ ASSUMED: Final = "assumed"
 # a rehearsal in place locks and moves GPU bytes as a dump does, and writes nothing
 _LIKE_IT: Final = ("dump", "rehearse")
 _GIVING: Final = (*_LIKE_IT, "restore")
-
-
-class Estimate(Value, frozen=True):
-    """A number of bytes or seconds, and what it rests on."""
-
-    value: float
-    basis: str
 
 
 class Forecast(Value, frozen=True):
@@ -259,16 +252,13 @@ def _commit(stored: float, stream: float, speed: float | None, past: Experience)
     if speed:
         left = max(0.0, stored / speed - stream)
         return Estimate(COMMIT + left, "write speed measured")
-    found = past.seconds("commit")
-    if found is None:
-        return Estimate(COMMIT, f"{ASSUMED}: the disk keeps up")
-    return Estimate(found.value, found.basis)
+    return past.seconds("commit") or Estimate(COMMIT, f"{ASSUMED}: the disk keeps up")
 
 
-def _of(found: Learned | None, assumed: float) -> Estimate:
-    return Estimate(assumed, ASSUMED) if found is None else Estimate(found.value, found.basis)
+def _of(found: Estimate | None, assumed: float) -> Estimate:
+    return Estimate(assumed, ASSUMED) if found is None else found
 
 
-def _moving(amount: float, found: Learned | None, assumed: float) -> Estimate:
+def _moving(amount: float, found: Estimate | None, assumed: float) -> Estimate:
     rate, basis = (assumed, ASSUMED) if found is None else (found.value, found.basis)
     return Estimate(amount / rate, f"{basis}, {rate / 1e9:.1f} GB/s")
