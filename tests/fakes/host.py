@@ -168,7 +168,6 @@ class FakeHost:
     unix_users: dict[SocketName, tuple[int, ...]] = field(default_factory=dict)
     packages: dict[str, tuple[str, ...]] = field(default_factory=dict)
     opened: set[int] = field(default_factory=set)
-    mustered: int = 0  # call processes that were started ahead
     criu_found: dict[int, str] = field(default_factory=dict)
     making: bool = False
     half_made: set[int] = field(default_factory=set)
@@ -527,7 +526,7 @@ class _Cuda:
         return {pid: self.host.cuda.get(pid, CudaState.NONE) for pid in pids}
 
     def muster(self, count: int) -> None:
-        self.host.mustered += count
+        del count
 
     def open(self, first: Table[int, CudaState], threads: Table[int, int]) -> dict[int, int]:
         self.host.armed |= first
@@ -537,7 +536,6 @@ class _Cuda:
     def close(self) -> None:
         self.host.armed.clear()
         self.host.opened.clear()
-        self.host.mustered = 0
 
     def lock(self, pids: Sequence[int], timeout: float) -> dict[int, CudaState]:
         del timeout

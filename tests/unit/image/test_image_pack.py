@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gpuckpt.image.manifest import FileEntry
 
 KIB, MIB = 1 << 10, 1 << 20
-TWO_SLOTS = 18 * MIB
+FEW_BUFFERS = 18 * MIB
 
 
 def noise(size: int) -> bytes:
@@ -140,7 +140,7 @@ def test_bytes_are_told_as_they_come(tmp_path: Path) -> None:
 
 
 def test_idle_streams_hold_no_buffers(tmp_path: Path) -> None:
-    packer = Packer(tmp_path, memory=TWO_SLOTS)
+    packer = Packer(tmp_path, memory=FEW_BUFFERS)
     with threads(200) as pool:
         idle = [start_store(pool, packer, f"idle-{n}.img") for n in range(100)]
         writer, stored = start_store(pool, packer, "pages-1.img")
@@ -159,7 +159,7 @@ def test_more_begun_streams_than_buffers_do_not_lock_each_other_out(
     tmp_path: Path, size: int
 ) -> None:
     """Each of many streams is begun, and all of them wait while the last one is written."""
-    packer = Packer(tmp_path, memory=TWO_SLOTS)
+    packer = Packer(tmp_path, memory=FEW_BUFFERS)
     with threads(40) as pool:
         begun = [start_store(pool, packer, f"begun-{n}.img") for n in range(12)]
         for writer, _ in begun:
@@ -256,7 +256,7 @@ def test_a_full_disk_is_named_with_the_room_left(tmp_path: Path, size: int) -> N
 
 def test_abort_ends_streams_that_wait_and_streams_that_run(tmp_path: Path) -> None:
     stage = Stage.create(tmp_path / "job")
-    packer = Packer(stage.criu, memory=TWO_SLOTS)
+    packer = Packer(stage.criu, memory=FEW_BUFFERS)
     with threads() as pool:
         idle = [start_store(pool, packer, f"idle-{n}.img") for n in range(5)]
         writer, running = start_store(pool, packer, "pages-1.img")

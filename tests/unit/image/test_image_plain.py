@@ -24,7 +24,7 @@ SIZES = (1, 2, 255, 4096, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, FRAME_SIZE)
 
 
 def noise(size: int) -> bytearray:
-    """Return bytes that do not compress, in memory that can be written as a slot's can."""
+    """Return bytes that do not compress, in memory that can be written as a buffer's can."""
     return bytearray(random.Random(size).randbytes(size))
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MIB = 1 << 20
-TWO_SLOTS = 18 * MIB
+FEW_BUFFERS = 18 * MIB
 
 
 def noise(size: int) -> bytes:
@@ -39,7 +39,7 @@ def test_what_is_spooled_is_received_before_it_is_stored(
         return new_file(folder, name, flags)
 
     monkeypatch.setattr(disk, "new_file", later)
-    packer = Packer(tmp_path, memory=TWO_SLOTS, spool=100 * MIB)
+    packer = Packer(tmp_path, memory=FEW_BUFFERS, spool=100 * MIB)
     with threads() as pool:
         writer, stored = start_store(pool, packer, "pages-1.img")
         feed(writer, noise(40 * MIB))
@@ -60,7 +60,8 @@ def test_received_waits_for_streams_and_tells_of_failures(tmp_path: Path) -> Non
         writer, stored = start_store(pool, packer, "a.img")
         received = pool.submit(packer.received)
         os.write(writer, b"begun")
-        assert not received.done()
+        with pytest.raises(TimeoutError):
+            received.result(0.05)
         packer.abort()
         for stopped in (received, stored):
             with pytest.raises(WriteFailed, match="stopped"):
