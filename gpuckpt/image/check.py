@@ -44,6 +44,7 @@ def check_files(
 
     Raises:
         ImageUntrusted: others could have written a file.
+        Exception: something could not be looked at, for want of memory say.
     """
     each = room_for(FRAME_SIZE)
     # more than cores: what is not in the page cache is waited for
@@ -69,6 +70,7 @@ class _Checker:
         self._buffers = buffers
         self._found: defaultdict[str, list[Damage]] = defaultdict(list)
         self._changed: set[str] = set()
+        self._failed: list[Exception] = []
 
     def check(self, entry: FileEntry) -> None:
         """Have one file checked; the crew does it while the next ones are opened."""
@@ -90,7 +92,9 @@ class _Checker:
                 done()
 
     def damages(self) -> Iterator[Damage]:
-        """Yield what was found, once the crew is through."""
+        """Yield what was found, once the crew is through; what nobody looked at is not sound."""
+        if self._failed:
+            raise self._failed[0]
         for entry in self._image.manifest.files:
             found = self._found[entry.name]
             if not found and entry.name in self._changed:
@@ -133,6 +137,8 @@ class _Checker:
                 file.check_stored(frame, stored)
         except Damaged as why:
             self._found[file.entry.name].append(why.damage)
+        except Exception as why:  # noqa: BLE001 - raised again when the crew is through
+            self._failed.append(why)
         finally:
             self._buffers.give(buffer)
             done()

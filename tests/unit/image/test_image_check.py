@@ -15,6 +15,7 @@ from gpuckpt.events import Silent
 from gpuckpt.flow.verify import verify
 from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.image.check import check_files
+from gpuckpt.image.reading import StoredFile
 from gpuckpt.image.stage import Stage
 from gpuckpt.image.store import Image
 from tests import image_samples as samples
@@ -122,6 +123,20 @@ def test_files_are_closed_whatever_happens(image: Path) -> None:
             check_files(opened, broken)
         check_files(opened)
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_what_could_not_be_looked_at_is_not_sound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are more frames than threads and buffers: nobody may end, or keep one, over it."""
+
+    def no_memory(*_: object) -> None:
+        raise MemoryError("no memory to unpack into")
+
+    image = samples.write_image(tmp_path / "large", {"pages-1.img": bytes(40 * MIB)})
+    monkeypatch.setattr(StoredFile, "prove", no_memory)
+    with Image.open(image) as opened, pytest.raises(MemoryError, match="to unpack into"):
+        check_files(opened, workers=2, memory=0)
 
 
 def test_logs_may_be_anything_and_a_crash_may_leave_the_owner(image: Path) -> None:
