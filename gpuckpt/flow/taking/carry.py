@@ -74,13 +74,13 @@ def store(
     """
     read, write = os.pipe()
     done: list[CarriedFile] = []
-    failed: list[OSError] = []
+    failed: list[Exception] = []
 
     def copy() -> None:
         try:
             for one in files:
                 done.append(replace(one, digest=tools.carried.copy(one, write)))  # noqa: PERF401
-        except OSError as why:
+        except Exception as why:  # noqa: BLE001 - raised again below
             failed.append(why)
         finally:
             os.close(write)
@@ -93,7 +93,8 @@ def store(
         os.close(read)  # then a copier that nobody listens to ends
         copier.join()
     if failed:
-        raise _unreadable(failed[0])
+        why = failed[0]
+        raise _unreadable(why) if isinstance(why, OSError) else why
     return tuple(done)
 
 

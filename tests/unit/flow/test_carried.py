@@ -6,17 +6,20 @@ import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
-from gpuckpt.errors import RestoreFailed
+from gpuckpt.errors import DumpFailed, RestoreFailed
 from gpuckpt.flow.leftovers.placed import clear, remaining
 from gpuckpt.flow.returning.ledger import Ledger, Restored
 from gpuckpt.flow.returning.placing import Placing
 from gpuckpt.flow.returning.target import carried as rules
 from gpuckpt.flow.returning.target.standing import Standing, State, standings
+from gpuckpt.flow.taking import carry
+from gpuckpt.image.pack import Packer
 from gpuckpt.image.store import Image
 from gpuckpt.tools.carried import Carried
 from gpuckpt.tools.files import Files
@@ -201,3 +204,19 @@ def test_the_rules(tools: Toolbox, shm: Path, tmp_path: Path) -> None:
     assert ids(missing, rooms={folder: None}) == ["carried-folder"]
     assert ids(missing, rooms={folder: len(BYTES) - 1}) == ["carried-room"]
     assert ids(missing, rooms={folder: len(BYTES)}) == []
+
+
+@pytest.mark.parametrize(
+    ("why", "told"),
+    [
+        (OSError(5, "Input/output error", "/dev/shm/x"), "/dev/shm/x cannot be read"),
+        (DumpFailed("it is another file now"), "it is another file now"),
+    ],
+)
+def test_no_failure_of_carrying_is_lost(tmp_path: Path, why: Exception, told: str) -> None:
+    """It happens in a thread of its own; half of the files would go along, and nobody knew."""
+    tools = mock.Mock(carried=mock.Mock(copy=mock.Mock(side_effect=why)))
+    packer = Packer(tmp_path)
+    with pytest.raises(DumpFailed, match=told):
+        carry.store(tools, (mock.Mock(),), packer)
+    packer.abort()
