@@ -45,8 +45,11 @@ def dump_options(request: DumpRequest) -> Iterator[str]:
 
 def proved(what: Proved) -> str:
     """Say what a proof of memory has shown."""
-    said = f"proved: {what.bytes} bytes of {what.pages} pages identical"
-    masked = (f"{number} masked ({law})" for law, number in what.masked.items())
+    said = f"proved: {units.size(what.bytes)}, {units.count(what.pages, 'page')}, identical"
+    masked = (
+        f"{units.count(number, 'byte')} differ by right ({law})"
+        for law, number in what.masked.items()
+    )
     return ", ".join((said, *masked))
 
 

@@ -91,7 +91,7 @@ def outcome(result: DumpResult) -> Outcome:
         ("size", describe.sizes(manifest)),
         ("pause", describe.pause(result.pause, running=result.running)),
     ]
-    if told := timeline.forecast(result.expected, result.pause):
+    if told := timeline.forecast(result.expected, result.pause, result.receipt):
         rows.append(("forecast", told))
     if result.running:
         rows.append(("total", f"{units.seconds(result.receipt.seconds)} until it was written"))

@@ -150,6 +150,8 @@ def _inside(result: RestoreResult) -> Iterator[tuple[str, str]]:
 
 def outcome(result: RestoreResult, job_exit: int | None = None) -> Outcome:
     """Say which pids run again; `job_exit` is the job's own exit status, once it has one."""
+    from gpuckpt.flow.work.history import until_it_ran
+
     rows = [
         ("pid", str(result.root_pid)),
         ("processes", " ".join(map(str, result.pids))),
@@ -159,7 +161,8 @@ def outcome(result: RestoreResult, job_exit: int | None = None) -> Outcome:
     ]
     if told := timeline.reached(result.receipt):
         rows.append(("after", told))
-    if told := timeline.forecast(result.expected, result.receipt.interval("runs")):
+    took = until_it_ran(result.receipt)
+    if told := timeline.forecast(result.expected, took, result.receipt):
         rows.append(("forecast", told))
     if result.proved is not None:
         rows.append(("memory", describe.proved(result.proved)))

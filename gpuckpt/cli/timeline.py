@@ -22,9 +22,10 @@ _WORTH_A_LINE = 0.001
 
 def of_record(record: Record) -> Iterator[Block]:
     """Draw what was kept of an operation."""
-    head = f"{record.operation} of {record.started}: {record.outcome}"
+    ended = "done" if record.outcome == "done" else f"failed ({record.outcome})"
+    head = f"{record.operation} of {record.started}, {ended}"
     yield from of_receipt(record.receipt, head)
-    if told := forecast(record.expected, record.took):
+    if told := forecast(record.expected, record.took, record.receipt):
         yield Fields((("forecast", told),))
 
 
@@ -43,26 +44,31 @@ def of_receipt(receipt: Receipt, head: str) -> Iterator[Block]:
         yield Fields(tuple((f"{one.whose} says", _foreign(one)) for one in receipt.foreign))
 
 
-def forecast(expected: float | None, took: float | None) -> str:
+def forecast(expected: float | None, took: float | None, receipt: Receipt) -> str:
     """Return what was expected and what became of it, empty where one is not known."""
+    from gpuckpt.flow.work.history import proving
+
     if not expected or took is None:
         return ""
     off = units.percent(took / expected - 1)
-    return f"expected {units.seconds(expected)}, took {units.seconds(took)} ({off})"
+    proof = ", without the proof" if receipt.operation == "restore" and proving(receipt) else ""
+    return f"expected {units.seconds(expected)}, took {units.seconds(took)} ({off}){proof}"
 
 
 def reached(receipt: Receipt) -> str:
-    """Return when a restored job ran, moved and answered, as far as it did."""
+    """Return when a restored job ran, moved and answered, as far as it did, in that order."""
     words = {
         "runs": "it runs",
         "first-progress": "was seen to move",
         "probe-ready": "the probe succeeded",
     }
-    return ", ".join(
-        f"{units.seconds(one.seconds)} {words[one.name]}"
+    known = (
+        (one.seconds, words[one.name])
         for one in receipt.intervals
         if one.seconds is not None and one.name in words
     )
+    in_order = sorted(known, key=lambda one: one[0])  # where two are alike, as intervals stand
+    return ", ".join(f"{units.seconds(seconds)} {what}" for seconds, what in in_order)
 
 
 def lately(known: Lately) -> str:
@@ -74,7 +80,8 @@ def lately(known: Lately) -> str:
 
 def _interval(one: Interval) -> tuple[str, ...]:
     if one.seconds is None:
-        return (one.name, "", one.begin, f"{one.end}: {one.reason}")
+        said = one.reason if one.reason.startswith(one.end) else f"{one.end}: {one.reason}"
+        return (one.name, "", one.begin, said)
     return (one.name, units.seconds(one.seconds), one.begin, one.end)
 
 

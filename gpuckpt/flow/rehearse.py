@@ -48,6 +48,8 @@ RISK = (
     "job stays suspended; nothing is ended, and `gpuckpt repair` goes on from there"
 )
 LABEL = {"rehearsal": "yes"}
+WITHOUT_CUDA = "With --dump the dump itself is rehearsed."
+PROOF_WITHOUT_CUDA = f"{WITHOUT_CUDA} `gpuckpt restore IMAGE --prove` proves a job's other memory."
 POLL_SECONDS = 0.05
 
 
@@ -73,7 +75,7 @@ def rehearse(
             raise NothingToRehearse(
                 f"no process of the tree of process {what.pid} uses CUDA, so there is nothing to "
                 "take away and give back",
-                hint="With --dump the dump itself is rehearsed.",
+                hint=PROOF_WITHOUT_CUDA if request.prove else WITHOUT_CUDA,
             )
         watch = Watch(tools, what.pid, interrupts)
     return _in_place(operation, request, sight, watch)

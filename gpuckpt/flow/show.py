@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gpuckpt.image.manifest import Manifest
 
 _LARGEST_RECEIPT: Final = 8 << 20
+_RECEIPTS: Final = "Name an image, or a file of receipts/ in the state directory or of --json."
 
 
 class ShowResult(Value, frozen=True):
@@ -70,7 +71,7 @@ def receipt(path: Path) -> Record:
             raise UsageError(f"{path} holds no receipt that can be trusted: {flaw}")
         return _record(plain)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as why:
-        raise UsageError(f"{path} holds no receipt: {why}") from why
+        raise UsageError(f"{path} holds no receipt: {why}", hint=_RECEIPTS) from why
 
 
 def _record(plain: object) -> Record:

@@ -9,9 +9,10 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from gpuckpt.cli import plain, show, timeline
+from gpuckpt.cli import plain, restore, show, timeline
+from gpuckpt.flow.request import RestoreResult
 from gpuckpt.flow.sight.experience import Lately
-from gpuckpt.timing import Receipt
+from gpuckpt.timing import Interval, Phase, Receipt
 from tests.cli import samples
 from tests.cli.test_look import drawn
 
@@ -40,7 +41,7 @@ def test_a_terminal_shows_bars_in_order(width: int) -> None:
 
 def test_plain_lines_can_be_added_up() -> None:
     text = "\n".join(plain.lines(PAGE))
-    assert "restore of 2026-07-14T03:09:40Z: done:" in text
+    assert "restore of 2026-07-14T03:09:40Z, done:" in text
     rows = [line.split() for line in text.splitlines()]
     inside = {row[0]: row[-1] for row in rows if row[0] in {"gates", "approve", "tidying"}}
     assert inside == {"gates": "-", "approve": "criu", "tidying": "all"}
@@ -83,9 +84,38 @@ def test_an_old_receipt_has_a_rest_too() -> None:
 
 
 def test_words_for_forecasts() -> None:
-    assert timeline.forecast(3.1, 3.4) == "expected 3.10 s, took 3.40 s (+10 %)"
-    assert timeline.forecast(2.0, 1.5) == "expected 2.00 s, took 1.50 s (-25 %)"
-    assert timeline.forecast(None, 1.0) == timeline.forecast(1.0, None) == ""
+    none = Receipt("restore", "then", 2.5, ())
+    assert timeline.forecast(3.1, 3.4, none) == "expected 3.10 s, took 3.40 s (+10 %)"
+    assert timeline.forecast(2.0, 1.5, none) == "expected 2.00 s, took 1.50 s (-25 %)"
+    assert timeline.forecast(None, 1.0, none) == timeline.forecast(1.0, None, none) == ""
     assert timeline.lately(Lately()) == ""
     assert timeline.lately(Lately(0.083, 12)) == "lately off by +8 % (median of 12)"
     assert timeline.reached(samples.RECORD.receipt) == "11.8 s it runs"
+
+
+def test_what_was_reached_is_told_in_order() -> None:
+    got = (("runs", 1.07), ("first-progress", 1.31), ("probe-ready", 1.08))
+    found = tuple(Interval(name, "begun", name, seconds) for name, seconds in got)
+    told = timeline.reached(Receipt("restore", "then", 2.5, (), intervals=found))
+    assert told == "1.07 s it runs, 1.08 s the probe succeeded, 1.31 s was seen to move"
+
+
+def test_a_proof_is_in_no_forecast_wherever_it_is_told() -> None:
+    runs = Interval("runs", "begun", "released", 1.1)
+    receipt = Receipt("restore", "then", 2.5, (Phase("prove", 0.5, 0.2),), intervals=(runs,))
+    job = RestoreResult(samples.IMAGE, 5, (5,), receipt, (), {}, expected=1.0)
+    record = structs.replace(samples.RECORD, receipt=receipt, expected=1.0)
+    said = "expected 1.00 s, took 0.900 s (-10 %), without the proof"
+    for page in (restore.outcome(job).page, show.receipts(samples.IMAGE, (record,)).page):
+        assert f"forecast: {said}" in "\n".join(plain.lines(page))
+
+
+def test_a_failed_operation_is_told_so_once() -> None:
+    why = "released was not reached: interrupted"
+    runs = Interval("runs", "begun", "released", None, why)
+    receipt = Receipt("restore", "then", 2.5, (), intervals=(runs,))
+    record = structs.replace(samples.RECORD, started="now", receipt=receipt, outcome="interrupted")
+    lines = list(plain.lines(show.receipts(samples.IMAGE, (record,)).page))
+    assert "restore of now, failed (interrupted):" in lines
+    assert sum(line.count("was not reached") for line in lines) == 1
+    assert not any("released: released" in line for line in lines)

@@ -260,8 +260,9 @@ def test_a_receipt_is_read_from_wherever_it_stands(place: Place, tmp_path: Path)
     assert receipt(file).receipt == Receipt("dump", "then", 1.0, ())  # as old ones are
     for text in ("{", "[]", '{"receipt": 7}', '{"result": []}', "[" * 100_000):
         file.write_text(text)
-        with pytest.raises(UsageError, match="holds no receipt"):
+        with pytest.raises(UsageError, match="holds no receipt") as caught:
             receipt(file)
+        assert "receipts/" in caught.value.hint
     file.write_text('{"operation": "dump", "started": "x", "seconds": -1, "phases": []}')
     with pytest.raises(UsageError, match="out of range"):
         receipt(file)

@@ -156,6 +156,9 @@ def test_a_job_without_cuda(tmp_path: Path) -> None:
     with pytest.raises(NothingToRehearse) as caught:
         run(host, tmp_path / "a")
     assert "--dump" in caught.value.hint
+    with pytest.raises(NothingToRehearse) as caught:
+        run(host, tmp_path / "c", prove=True)
+    assert "gpuckpt restore IMAGE --prove" in caught.value.hint
     assert run(host, tmp_path / "b", real=True).cuda_pids == ()
 
 

@@ -34,6 +34,12 @@ def proving(receipt: Receipt, inside: str | None = None) -> float:
     return sum(one.seconds for one in ours if inside is None or one.inside == inside)
 
 
+def until_it_ran(receipt: Receipt) -> float | None:
+    """Return what of a restore was forecast: the seconds until the job ran, without a proof's."""
+    runs = receipt.interval("runs")
+    return runs and runs - proving(receipt)
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One finished operation. Sizes in bytes, 0 where it has none; times in seconds.
 
@@ -63,10 +69,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def took(self) -> float | None:
         """What became of what was `expected`; None if that was never reached."""
-        if self.operation == "restore":
-            runs = self.receipt.interval("runs")
-            return runs and runs - proving(self.receipt)
-        return self.pause or None
+        return until_it_ran(self.receipt) if self.operation == "restore" else self.pause or None
 
 
 class History:
