@@ -58,6 +58,9 @@ def main() -> int:
     if os.geteuid() != 0:
         say("the bench needs root, as CRIU does")
         return 1
+    if "gpu" in options.parts and not machine.has_gpu():
+        say("there is no NVIDIA driver here (/dev/nvidiactl is missing): leave --gpu out")
+        return 1
     signal.signal(signal.SIGTERM, stop)
     return 0 if measured(options) else 1
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import math
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -60,13 +62,18 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     add("--gpu", action="store_true", help="only the training state on the GPU")
     add("--parts", help=f"of {','.join(PARTS)}; gpu and start-up where there is a GPU")
     add("--folder", type=Path, default=Path("/var/tmp"), help="where images go")
-    add("--rounds", type=int, default=3, help="of everything, one after the other")
-    add("--minutes", type=float, default=90, help="begin nothing that would end later")
+    add("--rounds", type=_number, default=3, help="of everything, one after the other")
+    add("--minutes", type=_amount, default=90, help="begin nothing that would end later")
     add("--cases", default=",".join(KINDS), help="; ".join(f"{k}: {v}" for k, v in KINDS.items()))
-    add("--processes", default="1,4", help="that share the memory")
-    add("--mebibytes", type=int, default=2048, help="of memory in a case")
-    add("--sizes", default="512,1024,2048,4096,8192", help="in MiB, for the growth")
-    add("--gib", default="1,8,24", help="of training state on the GPU")
+    add("--processes", type=_numbers, default="1,4", help="that share the memory")
+    add("--mebibytes", type=_number, default=2048, help="of memory in a case")
+    add(
+        "--sizes",
+        type=_numbers,
+        default="512,1024,2048,4096,8192",
+        help="in MiB, for the growth",
+    )
+    add("--gib", type=_amounts, default="1,8,24", help="of training state on the GPU")
     add("--dtypes", default="fp32", help="of the training: fp32, bf16")
     add("--ways", help=f"{WAYS_HELP}; default {WAYS}, on a GPU {GPU_WAYS}")
     add("--steps", help=f"of {','.join(STEPS)}; on a GPU {','.join(GPU_STEPS)} if not said")
@@ -83,10 +90,10 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         rounds=asked.rounds,
         minutes=asked.minutes,
         cases=_words(asked.cases),
-        processes=tuple(map(int, _words(asked.processes))),
+        processes=asked.processes,
         mebibytes=asked.mebibytes,
-        sizes=tuple(map(int, _words(asked.sizes))),
-        gib=tuple(map(float, _words(asked.gib))),
+        sizes=asked.sizes,
+        gib=asked.gib,
         dtypes=_words(asked.dtypes),
         ways=_words(asked.ways or WAYS),
         gpu_ways=_words(asked.ways or GPU_WAYS),
@@ -101,6 +108,27 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return int(text)
+
+
+def _amount(text: str) -> float:
+    with suppress(ValueError):
+        if 0 < (found := float(text)) < math.inf:
+            return found
+    raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(_number, _words(text)))
+
+
+def _amounts(text: str) -> tuple[float, ...]:
+    return tuple(map(_amount, _words(text)))
 
 
 def _check(parser: argparse.ArgumentParser, options: Options) -> None:

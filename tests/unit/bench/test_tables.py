@@ -159,3 +159,14 @@ def test_only_what_there_is_can_be_asked_for(capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit):
         parse(["--cases", "bf17"])
     assert "bf17 is none of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wrong", ["--gib=x", "--sizes=1,-2", "--rounds=0", "--minutes=nan"])
+def test_numbers_that_are_none_are_refused_by_name(
+    wrong: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse([wrong])
+    told = capsys.readouterr().err
+    assert wrong.partition("=")[0] in told
+    assert "above 0" in told
