@@ -76,6 +76,7 @@ class Packer:
         self._folder = folder
         self._codec = Codec(level)
         self._on_bytes = on_bytes
+        self.on_packed: Callable[[int], None] = lambda _: None  # of raw bytes, as `on_bytes`
         self._pace = Pace() if level is None else None
         self._usual = USUAL if level is None else None
         each = self._codec.memory + largest_stored(FRAME_SIZE)
@@ -259,6 +260,7 @@ class Packer:
             self._traffic.worked(time.perf_counter() - started, time.thread_time() - used)
             coded = kept_in(buffer, coded)
             self._traffic.move(At.PACKING, At.IN_LINE)
+            self.on_packed(len(raw))
             file.put(number, Packed(coded, len(raw), buffer))
         except Exception as why:  # noqa: BLE001 - a crew that dies would leave finish() waiting
             self._failed(why)

@@ -84,6 +84,7 @@ def test_the_pause_ends_before_anything_is_written(place: Field) -> None:
     result = json.loads(told)["result"]
     names = [phase["name"] for phase in result["receipt"]["phases"]]
     assert names.index("end") < names.index("write")
+    assert result["receipt"]["phases"][names.index("write")]["bytes"] > 0
     assert result["pause"] < result["seconds"]
     assert "wait in memory" in story
     assert place.gpuckpt("verify", image).code == 0

@@ -143,6 +143,8 @@ class Commit:
         check = self._operation.interrupts.check if stoppable else lambda: None
         # whether a signal came too late is known when the writing is over, and not before
         with self._record.phase("write", "what waits in memory", stoppable=False) as step:
+            if self._packer is not None:
+                self._packer.on_packed = step.advance
             fd = self._operation.interrupts.fd
             with ended_by(fd, self.abort) if stoppable else nullcontext():
                 self._write() if self._writer is None else self._writer.join()

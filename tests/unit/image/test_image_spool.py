@@ -111,8 +111,11 @@ def test_nothing_is_packed_or_written_before_all_is_read(
             stored.result(PATIENCE)
         assert [size for size in packed if size > MIB] == []
         packer.received()
+        written: list[int] = []
+        packer.on_packed = written.append
         may.set()
         entries = packer.finish()
+    assert sum(written) == 40 * MIB
     assert sorted(entry.raw_size for entry in entries) == [100, 40 * MIB]
 
 
