@@ -147,7 +147,7 @@ class Run:
     def _rounds(self, bench: Bench, items: list[Item]) -> None:
         rounds, ends = self.options.rounds, time.monotonic() + self.options.minutes * 60
         longest = sum(item.guess for item in items)
-        say(f"{rounds} rounds of about {longest / 60:.1f} minutes, as a guess")
+        say(f"rounds: {rounds}, each of about {longest / 60:.1f} minutes, as a guess")
         for number in range(1, rounds + 1):
             began = time.monotonic()
             if number > 1 and began + longest > ends:
