@@ -89,7 +89,8 @@ def _rows(seen: Preview) -> Iterator[tuple[str, str]]:
     have = units.size(host.memory_available)
     yield "memory", f"{units.size(seen.memory)} needed, {have} available"
     known = seen.forecast
-    parts = f"CRIU {units.seconds(known.criu.value)} ({known.criu.basis})"
+    checks = units.seconds(known.checks.value)
+    parts = f"checks {checks}, CRIU {units.seconds(known.criu.value)} ({known.criu.basis})"
     if known.gpu_in.value:
         parts += f", GPU {units.seconds(known.gpu_in.value)} ({known.gpu_in.basis})"
     said = timeline.lately(known.lately)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from gpuckpt.cli import preview
+from gpuckpt.cli import plain, preview
 from gpuckpt.cli.page import Findings, Next
 from gpuckpt.errors import NotAnImage
 from gpuckpt.events import Silent
@@ -40,6 +40,8 @@ def test_good_news_leads_to_the_restore(seen: Preview) -> None:
     assert isinstance(page.payload, dict)
     assert page.payload["can_restore"] is True
     assert page.payload["forecast"]["seconds"] > 0
+    text = "\n".join(plain.lines(page.page))
+    assert all(f"{name} 0." in text for name in ("until it runs: checks", "CRIU", "GPU"))
 
 
 def test_bad_news_has_the_exit_status_of_the_restore(seen: Preview, tmp_path: Path) -> None:
