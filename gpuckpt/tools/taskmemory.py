@@ -183,6 +183,8 @@ def _scan(pagemap: int) -> Iterator[tuple[int, int]]:
         count = fcntl.ioctl(pagemap, _PAGEMAP_SCAN, ask)
         start = _SCAN.unpack(ask)[4]
         for begin, end, _ in _REGION.iter_unpack(memoryview(regions)[: count * _REGION.size]):
+            # beyond 512 regions Linux (6.18 as well) says that it stopped before those it has told
+            start = max(start, end)
             if begin == before[1]:
                 before = (before[0], end)
                 continue

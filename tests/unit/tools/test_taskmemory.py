@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,21 @@ def test_a_maps_file() -> None:
         "r-xp /usr/lib/a file (deleted)",
     )
     assert plain.words == "rw-p anonymous"
+
+
+@pytest.mark.parametrize("regions", [400, 600, 1500, 5000])
+def test_populated_memory_is_told_once_and_in_order_however_many_regions(regions: int) -> None:
+    """Linux tells of a scan that it ended before what it has told, when that was more than 512."""
+    memory = mmap.mmap(-1, 2 * regions * PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    for page in range(0, 2 * regions, 2):
+        memory[page * PAGE] = 1
+    try:
+        found = PROC.populated(os.getpid())
+    except OSError as why:
+        pytest.skip(f"PAGEMAP_SCAN is not there: {why.strerror}")
+    assert all(before[1] < after[0] for before, after in pairwise(found))
+    ours = [one for one in found if base <= one[0] < base + len(memory)]
+    written = range(base, base + len(memory), 2 * PAGE)
+    assert [start for start, _ in ours if start in written] == list(written)
