@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 # what is left for others, in bytes and as a share of what is free
 _LEFT: Final = 512 << 20
 _LEFT_SHARE: Final = 8
+# what this process and CRIU need beside all buffers, and the least that buffers do their work with
+_BESIDE: Final = 72 << 20
+_LEAST: Final = 24 << 20
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 
 
@@ -49,10 +52,22 @@ class Spool(Value, frozen=True):
 
 def spool(facts: DumpFacts) -> Spool:
     """Return what a dump of these facts that leaves its job running keeps in memory."""
-    available, needed = facts.host.memory_available, facts.image_bytes
+    left, needed = _left(facts), facts.image_bytes
+    spare = max(0, left - left // _LEFT_SHARE - _LEFT)
+    return Spool(min(spare, needed), needed, facts.host.memory_available)
+
+
+def buffers(facts: DumpFacts) -> int:
+    """Return the most that the buffers of a dump may take: who takes more than a cgroup has dies.
+
+    (A dump of 600 MiB in a cgroup of 140 MiB was ended by the kernel, in one of 100 MiB as well.)
+    """
+    return max(_LEAST, _left(facts) - _BESIDE)
+
+
+def _left(facts: DumpFacts) -> int:
+    """Return what there is when the GPU's bytes, and an image in memory, have their place."""
     taken = facts.gpu_bytes + facts.gpu_bytes // 20
     if facts.place is not None and facts.place.filesystem in _IN_MEMORY:
-        taken += needed
-    left = max(0, available - taken)
-    spare = max(0, left - left // _LEFT_SHARE - _LEFT)
-    return Spool(min(spare, needed), needed, available)
+        taken += facts.image_bytes
+    return max(0, facts.host.memory_available - taken)

@@ -11,10 +11,11 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import Bug, WriteFailed
+from gpuckpt.flow.sight.spooling import buffers
 from gpuckpt.flow.sight.tcp import still_inside
 from gpuckpt.flow.taking import carry, records
 from gpuckpt.flow.work import spans
-from gpuckpt.image.pack import Packer
+from gpuckpt.image.pack import MEMORY, Packer
 from gpuckpt.tools.stopping import ended_by
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Commit:
                 self.stage.criu,
                 self._request.level,
                 self._count,
+                memory=min(MEMORY, buffers(self._taking.sight.facts)),
                 keep=records.wanted,
                 spool=kept.bytes if kept is not None else 0,
                 read_first=kept is not None and kept.whole,

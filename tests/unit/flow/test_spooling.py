@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from gpuckpt.flow.sight.spooling import spool
+from gpuckpt.flow.sight.spooling import buffers, spool
 from gpuckpt.tools.destination import Place
 from tests.plan_samples import GIB, cuda_facts, facts
 
@@ -58,3 +58,16 @@ def test_an_image_in_memory_needs_its_own_place_there() -> None:
     assert spool(memory).available == spool(disk).available
     less = with_memory(memory, memory.image_bytes + (512 << 20))
     assert spool(less).bytes == 0
+
+
+@pytest.mark.parametrize("available", [100, 140, 180])
+def test_buffers_leave_the_rest_of_a_small_cgroup_to_everything_else(available: int) -> None:
+    known = with_memory(facts(), available << 20)
+    assert 0 < buffers(known) <= (available - 64) << 20
+    on_disk = replace(known, place=Place("ext4", "/ckpt"))
+    in_memory = replace(known, place=Place("tmpfs", "/dev/shm"))
+    assert buffers(in_memory) <= buffers(on_disk)
+
+
+def test_there_are_always_buffers_to_work_with() -> None:
+    assert buffers(with_memory(facts(), 0)) > 16 << 20
