@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from gpuckpt.tools.descriptors import plain
 from gpuckpt.tools.procfs import numbers, read, text
@@ -17,13 +21,15 @@ if TYPE_CHECKING:
 _FIELDS: Final = 6
 _NAMELESS: Final = b" 00:00 0 "  # most lines of a training job; told apart before all else
 _PROBES: Final = b"[uprobes]"
+_MEMFD: Final = "/memfd:"
 
 
 class Mapped(Value, frozen=True):
     """One named thing that is mapped, in however many pieces.
 
     `area` is the first piece as map_files names it, `target` the name without ` (deleted)`;
-    `pieces` counts those that may be read and written.
+    `pieces` counts those that may be read and written. `sealed`: a memfd that nobody may write to
+    any more, mapped by a descriptor that was opened for writing.
     """
 
     target: str
@@ -32,6 +38,7 @@ class Mapped(Value, frozen=True):
     shared: bool
     deleted: bool
     pieces: int = 0
+    sealed: bool = False
 
 
 class Behind(Value, frozen=True):
@@ -56,7 +63,23 @@ def mappings(process: Path | str) -> tuple[Mapped, ...]:
     Raises:
         PermissionError: this process may not look.
     """
-    return parse_maps(read(f"{process}/maps") or b"")
+    found = parse_maps(read(f"{process}/maps") or b"")
+    return tuple(replace(one, sealed=True) if _sealed(process, one) else one for one in found)
+
+
+def _sealed(process: Path | str, one: Mapped) -> bool:
+    if not one.shared or not one.target.startswith(_MEMFD):
+        return False
+    path = f"{process}/map_files/{one.area}"
+    with suppress(OSError):  # gone, or not ours to look at
+        if not os.lstat(path).st_mode & stat.S_IWUSR:  # as it was opened
+            return False
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return bool(fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE)
+        finally:
+            os.close(fd)
+    return False
 
 
 def parse_maps(raw: bytes) -> tuple[Mapped, ...]:

@@ -71,6 +71,24 @@ def test_all_kinds_of_locks_come_along(tmp_path: Path) -> None:
         assert criu_dumps(known, tmp_path / "images")
 
 
+@pytest.mark.parametrize(("way", "ids"), [("writable", ["memfd-sealed"]), ("readable", [])])
+def test_a_memfd_that_is_sealed_and_mapped(tmp_path: Path, way: str, ids: list[str]) -> None:
+    code = (
+        "import fcntl, mmap, os\n"
+        "writable = os.memfd_create('kept', os.MFD_ALLOW_SEALING); os.ftruncate(writable, 4096)\n"
+        "fcntl.fcntl(writable, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)\n"
+        "readable = os.open(f'/proc/self/fd/{writable}', os.O_RDONLY)\n"
+        "try:\n"
+        f"    area = mmap.mmap({way}, 4096, mmap.MAP_SHARED, mmap.PROT_READ)\n"
+        "except PermissionError:  # before Linux 6.7\n"
+        "    open('old', 'w').close()"
+    )
+    with target(tmp_path, code) as pid:
+        if (tmp_path / "old").exists():
+            pytest.skip("this kernel does not map what is sealed")
+        assert [one.id for one in findings(pid)] == ids
+
+
 def test_a_link_where_nothing_can_be_written(tmp_path: Path) -> None:
     code = "import os; open('m/x', 'w'); f = open('m/x'); os.link('m/x', 'm/y'); os.unlink('m/x')"
     with mounted(tmp_path / "m") as folder, target(tmp_path, code) as pid:

@@ -88,6 +88,20 @@ def _is_huge(one: Mapped) -> bool:
     return one.target.startswith("/anon_hugepage")
 
 
+def sealed_memory(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """CRIU 4.2.1 maps a memfd before it seals it, and the kernel then refuses the seal (EBUSY)."""
+    for task in facts.look.tasks:
+        for name in sorted({one.target for one in task.mapped if one.sealed}):
+            yield blocker(
+                "memfd-sealed",
+                name,
+                "The process has mapped a memfd that is sealed against writing (F_SEAL_WRITE), "
+                "which CRIU cannot seal again: the image could never be restored.",
+                "Let it map the memfd by a descriptor opened read-only, or privately.",
+                task.process.pid,
+            )
+
+
 def memory_files(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
     """Of files in memory those go along that are open or shared; programs and libraries do not."""
     found = [one for one in facts.look.odd_files if one.filesystem in _IN_MEMORY]
@@ -123,6 +137,7 @@ RULES: Final[tuple[Rule, ...]] = (
     sysv_shm,
     huge_pages,
     private_huge_pages,
+    sealed_memory,
     memory_files,
     guard_pages,
 )
