@@ -40,12 +40,16 @@ _readv.argtypes = (ctypes.c_int, *_VECTOR, *_VECTOR, ctypes.c_ulong)
 
 
 class Mapping(NamedTuple):
-    """One line of a maps file; `name` is "" for memory that has none."""
+    """One line of a maps file; `name` is "" for memory that has none.
+
+    `offset` is where in its file it begins.
+    """
 
     start: int
     end: int
     access: str
     name: str
+    offset: int = 0
 
     @property
     def words(self) -> str:
@@ -202,7 +206,8 @@ def parse(maps: bytes) -> tuple[Mapping, ...]:
         fields = line.split(None, _FIELDS - 1)
         start, _, end = fields[0].partition(b"-")
         name = text(fields[5]) if len(fields) == _FIELDS else ""
-        found.append(Mapping(int(start, 16), int(end, 16), fields[1].decode("ascii"), name))
+        access, offset = fields[1].decode("ascii"), int(fields[2], 16)
+        found.append(Mapping(int(start, 16), int(end, 16), access, name, offset))
     return tuple(found)
 
 

@@ -1,12 +1,14 @@
 """The other half of a proof: nothing stands in a restored task where its image has nothing.
 
-A page that is in no image is one that was never written, and must read as zeros. The kernel fills
-some with zeros before anybody writes: the rest of a huge page, say.
+A page that is in no image is one that was never written, and must read as zeros, or as the file
+that is mapped there. The kernel fills some with zeros before anybody writes: the rest of a huge
+page, say; and of a locked mapping of a file (mlockall) CRIU 4.2.1 leaves copies of all pages.
 """
 
 from __future__ import annotations
 
 import threading
+from contextlib import closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from gpuckpt.flow.work.stretches import Stretch
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.model import Finding
+    from gpuckpt.tools.taskmemory import Mapping
 
 _MOST_TOLD: Final = 20
 _ZEROS: Final = bytes(PIECE)
@@ -69,9 +72,28 @@ class Beyond:
         now = view[:read].tobytes()
         with self._lock:
             self.bytes += read
-            if now != _ZEROS[:read]:
-                pages = range(0, read, PAGE)
-                self._found += ((part.pid, start + at) for at in pages if any(now[at : at + PAGE]))
+        if now == _ZEROS[:read]:
+            return
+        files = self._of_files(part.pid, start, start + read)
+        for at in range(0, read, PAGE):
+            page = now[at : at + PAGE]
+            if any(page) and page != files[at : at + PAGE]:
+                with self._lock:
+                    self._found.append((part.pid, start + at))
+
+    def _of_files(self, pid: int, start: int, end: int) -> bytes:
+        """Return what the files have that are mapped there privately, zeros where there is none."""
+        found, at = memoryview(bytearray(end - start)), start
+        mappings = self._tools.memory.mappings(pid)
+        while at < end:
+            mapping = covering(mappings, at)
+            until = min(end, at + PAGE if mapping is None else mapping.end)
+            if mapping is not None and _of_file(mapping):
+                there = mapping.offset + at - mapping.start, until - at
+                with suppress(OSError), closing(self._tools.memory.mapped(pid, mapping)) as file:
+                    file.fill(found[at - start : until - start], [there])
+            at = until
+        return found.tobytes()
 
     def _surplus(self, pid: int, address: int) -> Finding:
         mapping = covering(self._tools.memory.mappings(pid), address)
@@ -83,6 +105,10 @@ class Beyond:
             "Look at what the job computes; it had zeros there when it was dumped.",
             pid,
         )
+
+
+def _of_file(mapping: Mapping) -> bool:
+    return mapping.access.endswith("p") and mapping.name.startswith("/")
 
 
 def _unknown(why: OSError) -> Finding:

@@ -112,6 +112,8 @@ def shared(folder: Path) -> None:
     fd = os.open(path, os.O_RDWR)
     fill(area(64 << 10, SHARED, fd), 64 << 10, 205)
     fill(area(64 << 10, PRIVATE, fd) + 5 * PAGE, 3 * PAGE, 206)
+    locked = LIBC.mmap(None, 15 * PAGE, READ, PRIVATE, fd, PAGE)
+    LIBC.mlock(ctypes.c_void_p(locked), 15 * PAGE)  # CRIU leaves copies though nobody wrote to it
 
 
 def rings() -> None:
