@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
+from gpuckpt.flow.sight.rules.room import memory_image
+from gpuckpt.flow.sight.rules.rule import DumpChoices
 from gpuckpt.flow.sight.spooling import buffers, spool
 from gpuckpt.tools.destination import Place
 from tests.plan_samples import GIB, cuda_facts, facts
@@ -71,3 +73,11 @@ def test_buffers_leave_the_rest_of_a_small_cgroup_to_everything_else(available: 
 
 def test_there_are_always_buffers_to_work_with() -> None:
     assert buffers(with_memory(facts(), 0)) > 16 << 20
+
+
+@pytest.mark.parametrize(("filesystem", "ids"), [("tmpfs", ["memory-image"]), ("ext4", [])])
+def test_an_image_in_memory_that_may_not_fit_is_told(filesystem: str, ids: list[str]) -> None:
+    known = replace(facts(), place=Place(filesystem, "/ckpt"))
+    less = with_memory(known, known.image_bytes - 1)
+    assert [one.id for one in memory_image(less, DumpChoices())] == ids
+    assert not list(memory_image(with_memory(known, known.image_bytes), DumpChoices()))

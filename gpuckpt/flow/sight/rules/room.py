@@ -52,6 +52,20 @@ def space(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
     )
 
 
+def memory_image(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+    """Files in memory count as that of who writes them: a cgroup that is full ends this process."""
+    left = facts.host.memory_available - facts.gpu_bytes - facts.gpu_bytes // 20
+    place = facts.place
+    if place is not None and place.filesystem == "tmpfs" and facts.image_bytes > left:
+        yield warning(
+            "memory-image",
+            f"{size(max(0, left))} available",
+            f"The image needs up to {size(facts.image_bytes)} of memory before compression, cgroup "
+            "limits counted; the kernel ends a dump that takes more.",
+            "Write the image to a disk (-o), or raise the memory limit of the cgroup.",
+        )
+
+
 # CRIU 4.2.1 writes about ten images a tree and a dozen a process, each a file here
 _FILES: Final = 24
 _FILES_EACH: Final = 16
@@ -140,6 +154,7 @@ RULES: Final[tuple[Rule, ...]] = (
     destination,
     image_exists,
     space,
+    memory_image,
     inodes,
     network_destination,
     state_dir,
