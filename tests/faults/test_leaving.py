@@ -75,10 +75,7 @@ def run(host: FakeHost, folder: Path) -> DumpResult:
     Hosts.now = host
     (folder / "state").mkdir(parents=True, exist_ok=True)
     request = DumpRequest(ROOT_PID, folder / "image", leave_running=True, thp=True)
-    try:
-        return dump(host.toolbox(folder / "state"), request, Silent(), host.interrupts)
-    finally:
-        os.close(host.interrupts.fd)
+    return dump(host.toolbox(folder / "state"), request, Silent(), host.interrupts)
 
 
 def calls_of(folder: Path) -> list[str]:

@@ -6,7 +6,6 @@ gone on, or are in an image that lets them.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -102,7 +101,6 @@ def test_every_call_of_a_dump_at_rest(tmp_path: Path, kind: str, when: str) -> N
         host.interrupts = Interrupts()
         with pytest.raises((GpuckptError, OSError)) as caught:
             dumping(folder)(host)
-        os.close(host.interrupts.fd)
         if kind == "signal":
             assert isinstance(caught.value, Interrupted), (number, name, caught.value)
         assert_untouched(host, before, folder)

@@ -6,7 +6,6 @@ no image, no stage, no folder, no journal entry, no driver helper.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -37,10 +36,7 @@ def run(host: FakeHost, folder: Path, *, real: bool) -> RehearseResult:
     (folder / "state").mkdir(parents=True, exist_ok=True)
     what = DumpRequest(ROOT_PID, folder / "scratch", thp=True)
     request = RehearseRequest(what, stay=0.001, settle=0.0, real=real, prove=not real)
-    try:
-        return rehearse(host.toolbox(folder / "state"), request, Silent(), interrupts)
-    finally:
-        os.close(interrupts.fd)
+    return rehearse(host.toolbox(folder / "state"), request, Silent(), interrupts)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
+from weakref import finalize
 
 from gpuckpt.errors import Interrupted
 
@@ -26,6 +27,7 @@ class Interrupts:
         self.pending: int | None = None
         self.left: Callable[[], tuple[str, ...]] = tuple
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        finalize(self, os.close, self.fd).atexit = False  # threads may still wait for it then
 
     def request(self, signum: int) -> None:
         """Ask for a stop at the next safe place; the first signal is the one reported."""

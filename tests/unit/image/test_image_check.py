@@ -169,7 +169,6 @@ def test_a_verification_can_be_interrupted(image: Path) -> None:
     interrupts.request(2)
     with pytest.raises(Interrupted):
         verify(image, Silent(), interrupts)
-    os.close(interrupts.fd)
     assert not [thread for thread in threading.enumerate() if thread.name == "check"]
 
 
