@@ -11,13 +11,14 @@ import os
 import struct
 from array import array
 from bisect import bisect_right
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from gpuckpt.tools.pagemap import PAGE
 from gpuckpt.tools.procfs import read, text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 _AT_ONCE: Final = 1024  # UIO_MAXIOV of <linux/uio.h>
@@ -95,18 +96,9 @@ class TaskMemory:
             ours = array("Q", [base + done, size])
             got = _readv(self._pid, _address(ours), 1, _address(theirs), len(some), 0)
             if got != size:
-                return done + self._slowly(view[done : done + size], some)
+                # what the process has no right to read does not go the quick way
+                return done + _one_by_one(view[done : done + size], some, partial(_pread, self._fd))
             done += size
-        return done
-
-    def _slowly(self, view: memoryview, stretches: Sequence[tuple[int, int]]) -> int:
-        """Read what the process has no right to read: not all of it goes the quick way."""
-        done = 0
-        for address, length in stretches:
-            got = _pread(self._fd, view[done : done + length], address)
-            done += got
-            if got < length:
-                break
         return done
 
     def close(self) -> None:
@@ -124,18 +116,15 @@ class SharedMemory:
 
     def fill(self, view: memoryview, stretches: Sequence[tuple[int, int]]) -> int:
         """See Memory."""
-        done = 0
-        for offset, length in stretches:
-            part = view[done : done + length]
-            got = _pread(self._fd, part, offset)
-            if offset + got == self.end:
-                behind = min(length - got, -self.end % PAGE)
-                part[got : got + behind] = bytes(behind)
-                got += behind
-            done += got
-            if got < length:
-                break
-        return done
+        return _one_by_one(view, stretches, self._read)
+
+    def _read(self, part: memoryview, offset: int) -> int:
+        got = _pread(self._fd, part, offset)
+        if offset + got == self.end:
+            behind = min(len(part) - got, -self.end % PAGE)
+            part[got : got + behind] = bytes(behind)
+            got += behind
+        return got
 
     def close(self) -> None:
         """See Memory."""
@@ -219,6 +208,21 @@ def covering(mappings: tuple[Mapping, ...], address: int) -> Mapping | None:
 
 def _address(numbers: array[int]) -> int:
     return numbers.buffer_info()[0]
+
+
+def _one_by_one(
+    view: memoryview,
+    stretches: Sequence[tuple[int, int]],
+    read: Callable[[memoryview, int], int],
+) -> int:
+    """Read stretches one behind the other, up to the first that does not come whole."""
+    done = 0
+    for at, length in stretches:
+        got = read(view[done : done + length], at)
+        done += got
+        if got < length:
+            break
+    return done
 
 
 def _pread(fd: int, view: memoryview, offset: int) -> int:
