@@ -325,8 +325,20 @@ class HostFacts(Value, frozen=True):
     time_namespaces: bool = True
 
 
+class Carriage(StrEnum):
+    """Why an image carries a file.
+
+    NEEDED: CRIU or the job's memory cannot do without it. WRITTEN: it is the job's own work.
+    INCLUDED: the user has asked for it.
+    """
+
+    NEEDED = "needed"
+    WRITTEN = "written"
+    INCLUDED = "included"
+
+
 class CarriedFile(Value, frozen=True):
-    """A file whose bytes are in an image: in memory, or without the name the job knows it by.
+    """A file whose bytes are in an image.
 
     `names` are those it has in its folder, `link` is the one under which CRIU looks for it at a
     restore, "" if it is one of `names`. `extents` are offset and length of what is no hole, and
@@ -347,6 +359,7 @@ class CarriedFile(Value, frozen=True):
     digest: str = ""
     exact: bool = True
     memory: bool = True
+    why: Carriage = Carriage.NEEDED
 
     @property
     def path(self) -> str:

@@ -9,7 +9,12 @@ import msgspec
 
 
 class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A file outside the image that the restore expects unchanged (from CRIU's files.img)."""
+    """A file outside the image that the restore expects unchanged (from CRIU's files.img).
+
+    `position` is where its reader or writer stood, `uses` say what it is to the tree: exe, mapped,
+    open, cwd, root. `digest` is BLAKE3 of all of it or, if `sampled`, of its size and of samples;
+    "" if none was taken.
+    """
 
     path: str
     size: int | None
@@ -17,6 +22,12 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
     build_id: str
     mtime_ns: int | None
     flags: int = 0
+    uid: int | None = None
+    gid: int | None = None
+    position: int | None = None
+    uses: tuple[str, ...] = ()
+    digest: str = ""
+    sampled: bool = False
 
 
 class ListenerRecord(msgspec.Struct, frozen=True, kw_only=True):
