@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from gpuckpt.model import CarriedFile
-    from gpuckpt.tools.carried import Identity
+    from gpuckpt.tools.putting import Identity
 
 
 class CarriedTool(Protocol):
-    """Files in memory, and files without the name the job knows; see gpuckpt.tools.carried."""
+    """Files in memory, or without the name the job knows; tools.carried and tools.putting."""
 
     def held(self, pids: Collection[int]) -> dict[str, bool]:
         """Return the files in memory that processes have: path to whether its bytes matter."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.manifest import Manifest
     from gpuckpt.model import CarriedFile
-    from gpuckpt.tools.carried import Identity
+    from gpuckpt.tools.putting import Identity
 
 
 class State(StrEnum):
