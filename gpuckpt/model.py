@@ -303,7 +303,8 @@ class HostFacts(Value, frozen=True):
     restore needs and this process lacks. `only_own` tells that it lacks CAP_SYS_RESOURCE, without
     which nobody reads the limits of a process of another user; `ptrace_scope` is Yama's, 0 without.
     `huge_pages` is the mode of
-    transparent ones, `huge_pages_free` the bytes left in the pools of the others.
+    transparent ones, `huge_pages_free` the bytes left in the pools of the others. `addresses` are
+    those by which other hosts can reach this one; none: unknown.
     """
 
     hostname: str
@@ -323,6 +324,7 @@ class HostFacts(Value, frozen=True):
     ptrace_scope: int = 0
     huge_pages_free: int = 0
     time_namespaces: bool = True
+    addresses: tuple[str, ...] = ()
 
 
 class Carriage(StrEnum):

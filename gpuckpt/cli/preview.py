@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuckpt.cli import describe, gpus, timeline, units
+from gpuckpt.cli import describe, gpus, moved, timeline, units
 from gpuckpt.cli.page import Fields, Findings, Next, Outcome, Page, Tone
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ def outcome(seen: Preview, force: Iterable[str] = (), gpu_map: str | None = None
     """Lay out verdict, image and findings; the next command is the restore, or this page again."""
     places = seen.facts.gpus.places if seen.facts.gpus is not None else ()
     blocks: list[Block] = [Fields(tuple(_rows(seen))), *gpus.table(places)]
+    blocks += moved.table(seen.identity, with_gpus=False)  # the table above has these
     if seen.findings:
         blocks.append(Findings(seen.findings))
     if seen.error is not None:
@@ -43,6 +44,7 @@ def outcome(seen: Preview, force: Iterable[str] = (), gpu_map: str | None = None
                 "lately": seen.forecast.lately,
             },
             "gpus": gpus.payload(places),
+            "identity": moved.payload(seen.identity),
             "thp_helps": seen.thp,
             "findings": seen.findings,
         },

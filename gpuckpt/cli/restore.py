@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from gpuckpt.cli import describe, preview, timeline, units, values
+from gpuckpt.cli import describe, moved, preview, timeline, units, values
 from gpuckpt.cli.context import Application
 from gpuckpt.cli.options import (
     GpuMap,
@@ -169,7 +169,7 @@ def outcome(result: RestoreResult, job_exit: int | None = None) -> Outcome:
     if result.progress:
         said = {"ran": "uses CPU time again", "idle": "only sleeps so far: it may be waiting"}
         rows.append(("progress", said[result.progress]))
-    rows += [("gpu", f"{old} is now {new}") for old, new in result.gpu_map.items() if old != new]
+    changed = moved.table(result.identity)
     warnings = (Findings(result.findings),) if result.findings else ()
     payload: dict[str, object] = {
         "image": result.image,
@@ -177,6 +177,7 @@ def outcome(result: RestoreResult, job_exit: int | None = None) -> Outcome:
         "pids": result.pids,
         "inside": result.inside,
         "gpu_map": result.gpu_map,
+        "identity": moved.payload(result.identity),
         "progress": result.progress,
         "proved": result.proved,
         "findings": result.findings,
@@ -187,7 +188,9 @@ def outcome(result: RestoreResult, job_exit: int | None = None) -> Outcome:
         payload["job_exit"] = job_exit
     return Outcome(
         payload=payload,
-        page=Page("restored, and the job runs", Tone.GOOD, (Fields(tuple(rows)), *warnings)),
+        page=Page(
+            "restored, and the job runs", Tone.GOOD, (Fields(tuple(rows)), *changed, *warnings)
+        ),
         quiet=str(result.root_pid),
         status=job_exit or 0,
     )

@@ -108,6 +108,8 @@ def _summary(result: ShowResult) -> Iterator[tuple[str, str]]:
     yield "id", manifest.image_id
     yield "job", describe.job(manifest)
     yield "dumped", f"{manifest.created} on {manifest.host.hostname}"
+    if manifest.host.addresses:
+        yield "reached at", " ".join(manifest.host.addresses)
     yield "by", f"gpuckpt {manifest.gpuckpt}, CRIU {manifest.criu}"
     yield "size", describe.sizes(manifest)
     yield "memory", f"{units.size(manifest.totals.pages)} of pages"

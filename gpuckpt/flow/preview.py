@@ -12,6 +12,7 @@ from gpuckpt.flow.returning.target.room import carried_bytes, memory_needed
 from gpuckpt.flow.sight.forecast import Return, returning
 from gpuckpt.flow.work import hugepages
 from gpuckpt.flow.work.history import History
+from gpuckpt.image.identity import changes
 from gpuckpt.image.store import Image
 from gpuckpt.model import blocker
 from gpuckpt.value import Value
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from gpuckpt.errors import GpuckptError
     from gpuckpt.flow.work.toolbox import Toolbox
+    from gpuckpt.image.identity import Identity
     from gpuckpt.image.manifest import Manifest
     from gpuckpt.model import Finding
 
@@ -42,6 +44,11 @@ class Preview(Value, frozen=True):
     memory: int
     forecast: Return
     thp: bool = False
+
+    @property
+    def identity(self) -> Identity:
+        """What the job knows of its host and is another here."""
+        return changes(self.manifest, self.facts.host, self.facts.gpus)
 
 
 def preview(

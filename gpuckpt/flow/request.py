@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import field
 
+from gpuckpt.image.identity import Identity
 from gpuckpt.model import TcpPolicy
 from gpuckpt.value import Value
 
@@ -131,7 +132,8 @@ class RestoreResult(Value, frozen=True):
 
     `progress` says whether the job has used CPU time since: ran or idle. All pids are those on
     this host; `inside` has the others, if there are any. `proved` is None if nobody asked for it.
-    `expected` are the seconds until it runs that were forecast.
+    `expected` are the seconds until it runs that were forecast, `identity` tells what the job knew
+    of its host and is another here.
     """
 
     image: Path
@@ -144,6 +146,7 @@ class RestoreResult(Value, frozen=True):
     inside: Inside | None = None
     proved: Proved | None = None
     expected: float | None = None
+    identity: Identity = Identity()
 
     @property
     def parent(self) -> int:

@@ -34,6 +34,7 @@ from gpuckpt.flow.work.turn import turn
 from gpuckpt.flow.work.undo import Undo
 from gpuckpt.flow.work.waiting import Tally
 from gpuckpt.flow.work.workspace import workspace
+from gpuckpt.image.identity import changes
 from gpuckpt.image.store import Image
 from gpuckpt.image.unpack import Unpacker
 from gpuckpt.model import CudaState, Finding
@@ -100,6 +101,7 @@ class _Restore:
         self.request = request
         self.image = image
         self.findings = findings
+        self.identity = changes(image.manifest, facts.host, facts.gpus)
         self.map = facts.gpus.map if facts.gpus and image.manifest.cuda else {}
         self.apart = Apart(self.tools, wanted=request.pid_namespace)
         self._take(image.manifest)
@@ -146,6 +148,7 @@ class _Restore:
             progress=self.proof.progress,
             inside=self.apart.inside(self.image.manifest),
             proved=self.proved,
+            identity=self.identity,
         )
 
     def _place(self) -> None:

@@ -36,7 +36,7 @@ class FileEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class HostRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The host the image was written on."""
+    """The host the image was written on; `addresses` as HostFacts has them."""
 
     hostname: str
     kernel: str
@@ -46,6 +46,7 @@ class HostRecord(msgspec.Struct, frozen=True, kw_only=True):
     cpu_model: str
     cpu_flags: tuple[str, ...]
     memory_total: int
+    addresses: tuple[str, ...] = ()
 
 
 class NvidiaRecord(msgspec.Struct, frozen=True, kw_only=True):

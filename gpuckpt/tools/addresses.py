@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from gpuckpt.tools.procfs import read, text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 # of a connection: address and port of this end, address and port of the other
@@ -78,8 +79,7 @@ def scopes(address: str, proc: Path) -> tuple[int, ...]:
     """Return the interfaces that an address means: one that counts on a single link needs one."""
     if not of_one_link(address):
         return (0,)
-    lines = text(read(proc / "net" / "if_inet6") or b"").splitlines()
-    fields = (line.split() for line in lines)
+    fields = (line.split() for line in _lines(read(proc / "net" / "if_inet6") or b""))
     return tuple(int(one[1], 16) for one in fields if bytes.fromhex(one[0]) == packed(address))
 
 
@@ -87,3 +87,30 @@ def of_one_link(address: str) -> bool:
     """Whether an address means nothing without its interface (fe80::/10)."""
     found = ipaddress.ip_address(address)
     return isinstance(found, ipaddress.IPv6Address) and found.is_link_local
+
+
+def of_host(trie: bytes, six: bytes) -> tuple[str, ...]:
+    """Return by which addresses other hosts reach this one, from net/fib_trie and net/if_inet6.
+
+    Loopback is every host's own, and an address of one link means nothing elsewhere.
+    """
+    found: list[str | bytes] = [*_leaves(text(trie))]
+    found += [bytes.fromhex(line.split()[0]) for line in _lines(six)]
+    every = set(map(ipaddress.ip_address, found))
+    wanted = [one for one in every if not (one.is_loopback or one.is_link_local)]
+    return tuple(map(str, sorted(wanted, key=lambda one: (one.version, int(one)))))
+
+
+def _leaves(trie: str) -> Iterator[str]:
+    """Yield what the kernel's table of routes takes for its own; a leaf has its routes below it."""
+    leaf = ""
+    for line in trie.splitlines():
+        mark, _, rest = line.strip().partition(" ")
+        if mark == "|--":
+            leaf = rest
+        elif mark == "/32" and rest.endswith("host LOCAL"):
+            yield leaf
+
+
+def _lines(raw: bytes) -> list[str]:
+    return text(raw).splitlines()

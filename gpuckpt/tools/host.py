@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuckpt.model import HostFacts
+from gpuckpt.tools.addresses import of_host
 from gpuckpt.tools.cgroups import Cgroups
 from gpuckpt.tools.destination import Place, place, write_speed
 from gpuckpt.tools.procfs import kibibytes, parse_status, read, text
@@ -74,6 +75,9 @@ class Host:
             ptrace_scope=int(text(self._read(self._proc / _PTRACE_SCOPE)) or 0),
             huge_pages_free=self._huge_pages_free(),
             time_namespaces=(self._proc / "self/ns/time").is_symlink(),
+            addresses=of_host(
+                self._read(self._proc / "net/fib_trie"), self._read(self._proc / "net/if_inet6")
+            ),
         )
 
     def set_huge_pages(self, mode: str) -> None:

@@ -94,6 +94,7 @@ RESULTS = {
         "pids",
         "inside",
         "gpu_map",
+        "identity",
         "findings",
         "progress",
         "expected",

@@ -164,6 +164,7 @@ def _host(facts: HostFacts) -> HostRecord:
         cpu_model=facts.cpu_model,
         cpu_flags=facts.cpu_flags,
         memory_total=facts.memory_total,
+        addresses=facts.addresses,
     )
 
 

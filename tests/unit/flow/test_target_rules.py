@@ -194,6 +194,15 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
         "process 77 (vllm)",
     ),
     "identity": ({"identity": ("SLURM_JOB_ID",)}, {}, "identity", "started on"),
+    "an address": (
+        {
+            "identity": ("POD_IP",),
+            "host": image_samples.host(hostname="node2", addresses=("9.9.9.9",)),
+        },
+        host(addresses=("10.0.0.9",)),
+        "identity",
+        "had 9.9.9.9",
+    ),
     "parent": (root(parent_death=15), {}, "!gate-parent-death", "SIGTERM"),
     "flavour": (
         {"nvidia": msgspec.structs.replace(PLAIN.nvidia, flavour="open")},

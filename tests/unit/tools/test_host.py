@@ -25,6 +25,24 @@ def test_this_host_is_described() -> None:
     assert facts.cpu_flags
 
 
+def test_addresses_are_those_that_others_can_use(tmp_path: Path) -> None:
+    write(
+        tmp_path / "net/fib_trie",
+        "Local:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 127.0.0.1\n        /32 host LOCAL\n"
+        "     |-- 192.0.2.0\n        /24 link UNICAST\n"
+        "     |-- 192.0.2.9\n        /32 link BROADCAST\n        /32 host LOCAL\n"
+        "     |-- 10.0.0.1\n        /32 host LOCAL\n"
+        "     |-- 192.0.2.255\n        /32 link BROADCAST\n",
+    )
+    write(
+        tmp_path / "net/if_inet6",
+        "fd000000000000000000000000000002 04 40 00 82     eth0\n"
+        "00000000000000000000000000000001 01 80 10 80       lo\n"
+        "fe8000000000000000fc00fffe000001 04 40 20 80     eth0\n",
+    )
+    assert Host(tmp_path, tmp_path).facts().addresses == ("10.0.0.1", "192.0.2.9", "fd00::2")
+
+
 def test_room_is_asked_where_a_folder_will_be_made(tmp_path: Path) -> None:
     assert Host().free_bytes(tmp_path / "a" / "b") == Host().free_bytes(tmp_path) > 0
 

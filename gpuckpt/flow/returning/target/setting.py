@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuckpt.flow.returning.target.rule import Rule, some
 from gpuckpt.image import compare
+from gpuckpt.image.identity import changes
 from gpuckpt.image.manifest import unknown_needs
 from gpuckpt.model import blocker, warning
 
@@ -176,16 +177,18 @@ def parent_death(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
 
 def identity(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
     """A program's environment stays as it was, and so does what it has remembered of it."""
-    was = manifest.host.hostname
-    if manifest.identity and was != facts.host.hostname:
-        yield warning(
-            "identity",
-            some(manifest.identity),
-            f"The job was started on {was}; its host name, addresses and these variables stay as "
-            "they were there.",
-            "Look whether the job or those it talks to use them again.",
-            manifest.root_pid,
-        )
+    found = changes(manifest, facts.host, facts.gpus)
+    if not (found.variables and (found.hostname or found.gone)):
+        return
+    where = f"on {found.hostname[0]}" if found.hostname else f"where it had {some(found.gone)}"
+    yield warning(
+        "identity",
+        some(found.variables),
+        f"The job was started {where}; its host name, addresses and these variables stay as "
+        "they were there.",
+        "Look whether the job or those it talks to use them again.",
+        manifest.root_pid,
+    )
 
 
 def others(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
