@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from gpuckpt.image.pack import Packer
+from gpuckpt.image.sink import Folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,7 +59,7 @@ def start_store(pool: ThreadPoolExecutor, packer: Packer, name: str) -> tuple[in
 
 def pack(folder: Path, files: dict[str, bytes], chunk: int = 1 << 20, **options: Any) -> Any:
     """Pack these images side by side and return their entries."""
-    packer = Packer(folder, **options)
+    packer = Packer(Folder(folder), **options)
     with threads() as pool:
         for name, data in files.items():
             writer, stored = start_store(pool, packer, name)

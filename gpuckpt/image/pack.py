@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from gpuckpt.errors import GpuckptError, ImageDamaged, WriteFailed
-from gpuckpt.image import disk, names
+from gpuckpt.image import names
 from gpuckpt.image.buffers import Buffer, Buffers, room_for
 from gpuckpt.image.codec import Codec
 from gpuckpt.image.crew import Crew, cores
@@ -25,32 +25,28 @@ from gpuckpt.image.memory import Stopped, keep_freed_memory
 from gpuckpt.image.pace import USUAL, Pace
 from gpuckpt.image.packing import Owner, Packed, PackedFile, kept_in
 from gpuckpt.image.reserve import reserve
-from gpuckpt.image.sink import SCRATCH
 from gpuckpt.image.syncing import Syncs
 from gpuckpt.image.traffic import At, PackWaits, Traffic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from gpuckpt.image.manifest import FileEntry
+    from gpuckpt.image.shelf import Shelf, Sink
 
 # Buffers of all kinds; each core has a frame in hand. Of frames, 2 and 8 MiB took the processor
 # time that 4 take (0.97 s for 1 GiB as it is, two cores); of pipes, 256 KiB that of a MiB.
 MEMORY = (144 << 20) + cores() * (8 << 20)
-# One copies to where it is aligned while another writes: 1.0 s for 1 GiB instead of 1.3 with one,
-# and no more than that with four on one disk.
-_WRITERS = 4
 # cores that CRIU and the thread that reads it have to themselves
 _READING = 2
 
 
 class Packer:
-    """Stores streams in one folder. Every method may be called from any thread."""
+    """Stores streams on one shelf. Every method may be called from any thread."""
 
     def __init__(
         self,
-        folder: Path,
+        shelf: Shelf,
         level: int | None = None,
         on_bytes: Callable[[int], None] = lambda _: None,
         workers: int | None = None,
@@ -60,7 +56,7 @@ class Packer:
         spool: int = 0,
         read_first: bool = False,
     ) -> None:
-        """Open `folder`; `on_bytes` is told of raw bytes as they come in, from any thread.
+        """Take over `shelf`; `on_bytes` is told of raw bytes as they come in, from any thread.
 
         `level` is zstd's, 0 stores without compressing, None lets each frame have the level that
         keeps nobody waiting. `memory` bounds all buffers together; beyond it up to `spool` bytes
@@ -69,11 +65,10 @@ class Packer:
         The raw bytes of small images that `keep` knows by name are to be had from `kept` as well.
 
         Raises:
-            WriteFailed: `folder` is not there.
             UsageError: there is no such level.
         """
         keep_freed_memory()
-        self._folder = folder
+        self._shelf = shelf
         self._codec = Codec(level)
         self._on_bytes = on_bytes
         self.on_packed: Callable[[int], None] = lambda _: None  # of raw bytes, as `on_bytes`
@@ -81,17 +76,17 @@ class Packer:
         self._usual = USUAL if level is None else None
         each = self._codec.memory + largest_stored(FRAME_SIZE)
         crew = min(workers or cores(), max(1, memory // 2 // each))
-        room = memory - crew * each - _WRITERS * SCRATCH
+        room = memory - crew * each - shelf.memory
         self._buffers = Buffers(max(2 * room_for(FRAME_SIZE), room) + spool)
         self._spool = spool
         self._packers = Crew("pack", crew)
         if read_first:
             self._packers.hold(cores() - _READING)
             self._buffers.short = self._packers.release
-        self._writers = Crew("write", _WRITERS)
+        self._writers = Crew("write", shelf.writers)
         self._traffic = Traffic(crew)
         told = self._create, self._buffers.give, self._complete, self._failed
-        self._owner = Owner(*told, self._writers, self._traffic, aside=spool > 0)
+        self._owner = Owner(*told, self._writers, self._traffic, aside=spool > 0 or shelf.aside)
         self._changed = threading.Condition()
         self._files: dict[str, PackedFile] = {}
         self._keep, self._kept = keep, dict[str, bytearray]()
@@ -100,10 +95,6 @@ class Packer:
         self._waits: PackWaits | None = None
         self._error: GpuckptError | None = None
         self._closing = False
-        try:
-            self._fd = os.open(folder, disk.FOLDER_FLAGS)
-        except OSError as why:
-            raise disk.writing_error(why, folder, None) from why
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def store(self, name: str, fd: int) -> None:
@@ -191,9 +182,9 @@ class Packer:
                 self._changed.wait()
             self._raise_failure()
         try:
-            os.fsync(self._fd)
-        except OSError as why:
-            self._fail(disk.writing_error(why, self._folder, self._fd))
+            self._shelf.sync()
+        except Exception as why:  # noqa: BLE001 - raised again below
+            self._failed(why)
         with self._changed:  # from here on `abort` comes too late
             self._raise_failure()
             self._closing = True
@@ -226,14 +217,14 @@ class Packer:
             file = self._files[name] = PackedFile(name, self._owner)
         return file
 
-    def _create(self, name: str) -> int:
+    def _create(self, name: str, big: bool) -> Sink:
         """Make a stored file; after `abort` has returned none is made any more."""
         with self._changed:
             if self._spool:
                 self._syncs.wait(lambda: self._error is not None)
             if self._error:
                 raise Stopped
-            return disk.new_file(self._fd, names.stored_name(name))
+            return self._shelf.create(name, big=big)
 
     def _complete(self, file: PackedFile) -> None:
         with self._changed:
@@ -245,10 +236,7 @@ class Packer:
         """End everything."""
         if isinstance(why, Stopped):
             return
-        if isinstance(why, OSError):
-            self._fail(disk.writing_error(why, self._folder, self._fd))
-        else:
-            self._fail(WriteFailed(f"the image could not be written: {why!r}"))
+        self._fail(self._shelf.error(why))
 
     def _pack(self, file: PackedFile, number: int, raw: memoryview, buffer: Buffer) -> None:
         if self._error:
@@ -297,4 +285,4 @@ class Packer:
             file.close()
         self._buffers.stop()
         os.close(self._stop)
-        os.close(self._fd)
+        self._shelf.close()

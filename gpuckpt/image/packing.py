@@ -12,7 +12,6 @@ from msgspec import structs
 from gpuckpt.image.buffers import copy
 from gpuckpt.image.frames import FRAME_SIZE, encode_entry, encode_table
 from gpuckpt.image.manifest import FileEntry
-from gpuckpt.image.sink import Sink
 from gpuckpt.image.traffic import At
 from gpuckpt.value import Value
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from gpuckpt.image.buffers import Buffer
     from gpuckpt.image.codec import Coded
     from gpuckpt.image.crew import Crew
+    from gpuckpt.image.shelf import Sink
     from gpuckpt.image.traffic import Traffic
 
     Parts: TypeAlias = Sequence[bytes | memoryview]
@@ -42,12 +42,12 @@ class Packed(Value, frozen=True):
 class Owner(Value, frozen=True):
     """Who packs the file, told from the threads that do it.
 
-    `create` makes the stored file and returns it open, `give` takes a buffer back, `complete`
-    gets a file that is written and can be synced, `failed` hears why one cannot be. The `writers`
-    write it, `aside` even what is small, and `traffic` knows.
+    `create` makes the stored file, told whether it is a big one, `give` takes a buffer back,
+    `complete` gets a file that is written and can be synced, `failed` hears why one cannot be. The
+    `writers` write it, `aside` even what is small, and `traffic` knows.
     """
 
-    create: Callable[[str], int]
+    create: Callable[[str, bool], Sink]
     give: Callable[[Buffer], None]
     complete: Callable[[PackedFile], None]
     failed: Callable[[Exception], None]
@@ -181,7 +181,7 @@ class PackedFile:
 
     def _opened(self) -> Sink:
         if self._sink is None:
-            self._sink = Sink(self._owner.create(self.name), direct=self._big)
+            self._sink = self._owner.create(self.name, self._big)
         return self._sink
 
 

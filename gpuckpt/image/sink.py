@@ -1,4 +1,4 @@
-"""Where the bytes of one stored file go.
+"""The disk as a place for stored files.
 
 Big files bypass the page cache (O_DIRECT): the image is synced before the job may go on, so
 the bytes have to reach the disk anyway, and a host that just took in the memory of its GPUs
@@ -14,14 +14,18 @@ import fcntl
 import os
 from typing import TYPE_CHECKING
 
-from gpuckpt.image import disk
+from gpuckpt.errors import WriteFailed
+from gpuckpt.image import disk, names
 from gpuckpt.image.buffers import copy
 from gpuckpt.image.frames import FRAME_SIZE, largest_stored
 from gpuckpt.image.memory import Scratch
-from gpuckpt.value import Value
+from gpuckpt.image.shelf import Piece
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
+
+    from gpuckpt.errors import GpuckptError
 
 _BLOCK = 4096
 _WORTH_IT = 256 << 10
@@ -31,16 +35,48 @@ SCRATCH = -(-(largest_stored(FRAME_SIZE) + _WORTH_IT + _BLOCK) // _BLOCK) * _BLO
 _scratch = Scratch()
 
 
-class Piece(Value, frozen=True):
-    """Bytes with a place in the file."""
+class Folder:
+    """An open folder; see Shelf. Its files are synced side by side at the end, and it last."""
 
-    parts: Sequence[bytes | memoryview]
-    offset: int
-    size: int
+    # One copies to where it is aligned while another writes: 1.0 s for 1 GiB instead of 1.3 with
+    # one, and no more than that with four on one disk.
+    writers = 4
+    memory = 4 * SCRATCH
+    aside = False
+
+    def __init__(self, path: Path) -> None:
+        """Open the folder.
+
+        Raises:
+            WriteFailed: it is not there.
+        """
+        self._path = path
+        try:
+            self._fd = os.open(path, disk.FOLDER_FLAGS)
+        except OSError as why:
+            raise disk.writing_error(why, path, None) from why
+
+    def create(self, name: str, *, big: bool) -> FileSink:
+        """Make a stored file; a big one is written past the page cache."""
+        return FileSink(disk.new_file(self._fd, names.stored_name(name)), direct=big)
+
+    def sync(self) -> None:
+        """Bring the folder to the disk."""
+        os.fsync(self._fd)
+
+    def error(self, why: Exception) -> GpuckptError:
+        """Say what is wrong with the disk."""
+        if isinstance(why, OSError):
+            return disk.writing_error(why, self._path, self._fd)
+        return WriteFailed(f"the image could not be written: {why!r}")
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        os.close(self._fd)
 
 
-class Sink:
-    """One stored file being written."""
+class FileSink:
+    """One stored file being written; see Sink."""
 
     def __init__(self, fd: int, *, direct: bool) -> None:
         """Take over the new, empty file `fd`; `direct` asks to bypass the page cache."""

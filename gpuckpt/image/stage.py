@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from gpuckpt.errors import ImageExists, UsageError, WriteFailed
 from gpuckpt.image import disk, names, owner, sealed
+from gpuckpt.image.sink import Folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,6 +88,10 @@ class Stage:
     def logs(self) -> Path:
         """The folder for logs worth keeping."""
         return _reachable(self._path / names.LOGS_DIR, self.logs_fd)
+
+    def shelf(self) -> Folder:
+        """Return the folder for the stored CRIU images, open for one packer."""
+        return Folder(self.criu)
 
     def commit(self, what: Manifest) -> Path:
         """Write manifest.json last, sync everything, and make the stage the image.

@@ -69,7 +69,7 @@ def test_what_is_packed_is_unpacked(
     final = tmp_path_factory.mktemp("round") / "job"
     contents = {name: data(parts) for name, parts in files.items()}
     stage = Stage.create(final)
-    packer = Packer(stage.criu, level, workers=workers, memory=memory)
+    packer = Packer(stage.shelf(), level, workers=workers, memory=memory)
     with threads() as pool:
         started = {name: start_store(pool, packer, name) for name in contents}
         fed = [pool.submit(feed, started[name][0], raw, chunk) for name, raw in contents.items()]

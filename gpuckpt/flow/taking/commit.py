@@ -72,7 +72,7 @@ class Commit:
         if self._packer is None:
             kept = self._spool
             self._packer = Packer(
-                self.stage.criu,
+                self.stage.shelf(),
                 self._request.level,
                 self._count,
                 memory=min(MEMORY, buffers(self._taking.sight.facts)),

@@ -20,6 +20,7 @@ from gpuckpt.flow.returning.target import carried as rules
 from gpuckpt.flow.returning.target.standing import Standing, State, standings
 from gpuckpt.flow.taking import carry
 from gpuckpt.image.pack import Packer
+from gpuckpt.image.sink import Folder
 from gpuckpt.image.store import Image
 from gpuckpt.tools.carried import Carried
 from gpuckpt.tools.files import Files
@@ -216,7 +217,7 @@ def test_the_rules(tools: Toolbox, shm: Path, tmp_path: Path) -> None:
 def test_no_failure_of_carrying_is_lost(tmp_path: Path, why: Exception, told: str) -> None:
     """It happens in a thread of its own; half of the files would go along, and nobody knew."""
     tools = mock.Mock(carried=mock.Mock(copy=mock.Mock(side_effect=why)))
-    packer = Packer(tmp_path)
+    packer = Packer(Folder(tmp_path))
     with pytest.raises(DumpFailed, match=told):
         carry.store(tools, (mock.Mock(),), packer)
     packer.abort()

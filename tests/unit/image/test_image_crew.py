@@ -17,7 +17,7 @@ from gpuckpt.image.buffers import Buffer, Buffers, room_for
 from gpuckpt.image.crew import Crew
 from gpuckpt.image.handing import Pages, Rest
 from gpuckpt.image.memory import Stopped
-from gpuckpt.image.sink import Sink
+from gpuckpt.image.sink import FileSink
 from tests.image_streams import PATIENCE, drain, eventually, threads
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def test_a_buffer_that_was_renewed_leaves_its_pages_to_the_pipe() -> None:
 
 def fill(folder: Path, *, direct: bool) -> bytes:
     parent = os.open(folder, disk.FOLDER_FLAGS)
-    sink = Sink(disk.new_file(parent, "out"), direct=direct)
+    sink = FileSink(disk.new_file(parent, "out"), direct=direct)
     for number in range(0, len(PARTS), 2):
         piece = sink.append(PARTS[number : number + 2])
         if piece:
@@ -163,7 +163,7 @@ def test_small_parts_of_a_big_file_are_written_together(
     tmp_path: Path,
 ) -> None:
     parent = os.open(tmp_path, disk.FOLDER_FLAGS)
-    sink = Sink(disk.new_file(parent, "out"), direct=True)
+    sink = FileSink(disk.new_file(parent, "out"), direct=True)
     pieces = [sink.append((bytes([number]) * 1000,)) for number in range(250)]
     assert [piece for piece in pieces if piece] == []
     sink.end()

@@ -17,6 +17,7 @@ from blake3 import blake3
 from gpuckpt.errors import GpuckptError, ImageDamaged, UsageError, WriteFailed
 from gpuckpt.image.frames import decode_table, table_size
 from gpuckpt.image.pack import Packer
+from gpuckpt.image.sink import Folder
 from gpuckpt.image.stage import Stage
 from tests import image_places as places
 from tests.image_streams import PATIENCE, eventually, feed, pack, start_store, store, threads
@@ -108,7 +109,7 @@ def test_the_zstd_program_gives_crius_bytes_back(tmp_path: Path) -> None:
 def test_a_file_and_a_nonblocking_pipe_are_streams_too(tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(noise(6 * MIB))
     (tmp_path / "out").mkdir()
-    packer = Packer(tmp_path / "out")
+    packer = Packer(Folder(tmp_path / "out"))
     store(packer, "file.img", os.open(tmp_path / "in", os.O_RDONLY))
     with threads() as pool:
         reader, writer = os.pipe2(os.O_NONBLOCK)
@@ -140,7 +141,7 @@ def test_bytes_are_told_as_they_come(tmp_path: Path) -> None:
 
 
 def test_idle_streams_hold_no_buffers(tmp_path: Path) -> None:
-    packer = Packer(tmp_path, memory=FEW_BUFFERS)
+    packer = Packer(Folder(tmp_path), memory=FEW_BUFFERS)
     with threads(200) as pool:
         idle = [start_store(pool, packer, f"idle-{n}.img") for n in range(100)]
         writer, stored = start_store(pool, packer, "pages-1.img")
@@ -159,7 +160,7 @@ def test_more_begun_streams_than_buffers_do_not_lock_each_other_out(
     tmp_path: Path, size: int
 ) -> None:
     """Each of many streams is begun, and all of them wait while the last one is written."""
-    packer = Packer(tmp_path, memory=FEW_BUFFERS)
+    packer = Packer(Folder(tmp_path), memory=FEW_BUFFERS)
     with threads(40) as pool:
         begun = [start_store(pool, packer, f"begun-{n}.img") for n in range(12)]
         for writer, _ in begun:
@@ -192,7 +193,7 @@ def test_many_small_streams_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../a.img", "/a.img", "", "a/b", "a\0b"])
 def test_a_hostile_name_spoils_the_image(tmp_path: Path, name: str) -> None:
-    packer = Packer(tmp_path)
+    packer = Packer(Folder(tmp_path))
     with pytest.raises(ImageDamaged):
         store(packer, name, os.open("/dev/null", os.O_RDONLY))
     with pytest.raises(GpuckptError):
@@ -201,7 +202,7 @@ def test_a_hostile_name_spoils_the_image(tmp_path: Path, name: str) -> None:
 
 
 def test_a_name_sent_twice_spoils_the_image(tmp_path: Path) -> None:
-    packer = Packer(tmp_path)
+    packer = Packer(Folder(tmp_path))
     store(packer, "a.img", os.open("/dev/null", os.O_RDONLY))
     with pytest.raises(ImageDamaged, match="twice"):
         store(packer, "a.img", os.open("/dev/null", os.O_RDONLY))
@@ -211,7 +212,7 @@ def test_a_name_sent_twice_spoils_the_image(tmp_path: Path) -> None:
 
 def test_a_file_in_the_way_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "a.img.zst").write_text("mine")
-    packer = Packer(tmp_path)
+    packer = Packer(Folder(tmp_path))
     store(packer, "a.img", os.open("/dev/null", os.O_RDONLY))
     with pytest.raises(WriteFailed):
         packer.finish()
@@ -221,16 +222,16 @@ def test_a_file_in_the_way_is_not_overwritten(tmp_path: Path) -> None:
 @pytest.mark.parametrize("level", [-51, 23])
 def test_a_level_that_does_not_exist(tmp_path: Path, level: int) -> None:
     with pytest.raises(UsageError, match=f"no level {level}"):
-        Packer(tmp_path, level)
+        Packer(Folder(tmp_path), level)
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(WriteFailed, match="missing"):
-        Packer(tmp_path / "missing")
+        Packer(Folder(tmp_path / "missing"))
 
 
 def test_a_stream_that_cannot_be_read(tmp_path: Path) -> None:
-    packer = Packer(tmp_path)
+    packer = Packer(Folder(tmp_path))
     with pytest.raises(WriteFailed, match=r"a\.img could not be read"):
         store(packer, "a.img", os.open(tmp_path, os.O_RDONLY))
     with pytest.raises(WriteFailed):
@@ -241,7 +242,7 @@ def test_a_stream_that_cannot_be_read(tmp_path: Path) -> None:
 def test_a_full_disk_is_named_with_the_room_left(tmp_path: Path, size: int) -> None:
     with places.tmpfs(tmp_path / "full", "size=2m") as folder:
         (folder / "ballast").write_bytes(bytes(2 * MIB))
-        packer = Packer(folder)
+        packer = Packer(Folder(folder))
         with threads() as pool:
             writer, stored = start_store(pool, packer, "pages-1.img")
             fed = pool.submit(feed, writer, random.Random(1).randbytes(size))
@@ -256,7 +257,7 @@ def test_a_full_disk_is_named_with_the_room_left(tmp_path: Path, size: int) -> N
 
 def test_abort_ends_streams_that_wait_and_streams_that_run(tmp_path: Path) -> None:
     stage = Stage.create(tmp_path / "job")
-    packer = Packer(stage.criu, memory=FEW_BUFFERS)
+    packer = Packer(stage.shelf(), memory=FEW_BUFFERS)
     with threads() as pool:
         idle = [start_store(pool, packer, f"idle-{n}.img") for n in range(5)]
         writer, running = start_store(pool, packer, "pages-1.img")
@@ -278,7 +279,7 @@ def test_abort_ends_streams_that_wait_and_streams_that_run(tmp_path: Path) -> No
 
 
 def test_abort_after_finish_changes_nothing(tmp_path: Path) -> None:
-    packer = Packer(tmp_path)
+    packer = Packer(Folder(tmp_path))
     store(packer, "a.img", os.open("/dev/null", os.O_RDONLY))
     (entry,) = packer.finish()
     packer.abort()
@@ -291,7 +292,7 @@ def test_a_callback_that_fails_ends_the_packing(tmp_path: Path) -> None:
     def broken(_: int) -> None:
         raise RuntimeError("no terminal")
 
-    packer = Packer(tmp_path, on_bytes=broken)
+    packer = Packer(Folder(tmp_path), on_bytes=broken)
     with threads() as pool:
         writer, stored = start_store(pool, packer, "pages-1.img")
         fed = pool.submit(feed, writer, noise(16 * MIB))

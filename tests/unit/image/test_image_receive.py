@@ -13,6 +13,7 @@ import zstandard
 from gpuckpt.errors import WriteFailed
 from gpuckpt.image import disk
 from gpuckpt.image.pack import Packer
+from gpuckpt.image.sink import Folder
 from tests.image_streams import PATIENCE, feed, start_store, threads
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def test_what_is_spooled_is_received_before_it_is_stored(
         return new_file(folder, name, flags)
 
     monkeypatch.setattr(disk, "new_file", later)
-    packer = Packer(tmp_path, memory=FEW_BUFFERS, spool=100 * MIB)
+    packer = Packer(Folder(tmp_path), memory=FEW_BUFFERS, spool=100 * MIB)
     with threads() as pool:
         writer, stored = start_store(pool, packer, "pages-1.img")
         feed(writer, noise(40 * MIB))
@@ -55,7 +56,7 @@ def test_what_is_spooled_is_received_before_it_is_stored(
 
 
 def test_received_waits_for_streams_and_tells_of_failures(tmp_path: Path) -> None:
-    packer = Packer(tmp_path)
+    packer = Packer(Folder(tmp_path))
     with threads() as pool:
         writer, stored = start_store(pool, packer, "a.img")
         received = pool.submit(packer.received)

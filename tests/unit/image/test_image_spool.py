@@ -14,7 +14,7 @@ from gpuckpt.image.codec import Codec
 from gpuckpt.image.crew import Crew
 from gpuckpt.image.frames import FRAME_SIZE
 from gpuckpt.image.pack import Packer
-from gpuckpt.image.sink import Sink
+from gpuckpt.image.sink import FileSink, Folder
 from tests.image_streams import PATIENCE, feed, start_store, threads
 
 if TYPE_CHECKING:
@@ -90,20 +90,20 @@ def test_nothing_is_packed_or_written_before_all_is_read(
 ) -> None:
     """Small images included: a disk that hangs must keep nobody from reading."""
     packed, may = list[int](), threading.Event()
-    frame, append = Codec.frame, Sink.append
+    frame, append = Codec.frame, FileSink.append
 
     def watched(self: Codec, raw: memoryview, *args: object) -> object:
         packed.append(len(raw))
         return frame(self, raw, *args)  # type: ignore[arg-type]
 
-    def held(self: Sink, parts: object) -> object:
+    def held(self: FileSink, parts: object) -> object:
         assert may.wait(PATIENCE)
         return append(self, parts)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Codec, "frame", watched)
-    monkeypatch.setattr(Sink, "append", held)
+    monkeypatch.setattr(FileSink, "append", held)
     monkeypatch.setattr("gpuckpt.image.pack.cores", lambda: 2)
-    packer = Packer(tmp_path, memory=18 * MIB, spool=64 * MIB, read_first=True)
+    packer = Packer(Folder(tmp_path), memory=18 * MIB, spool=64 * MIB, read_first=True)
     with threads() as pool:
         for name, size in (("pages-1.img", 40 * MIB), ("pstree.img", 100)):
             writer, stored = start_store(pool, packer, name)
@@ -124,7 +124,7 @@ def test_packers_work_as_soon_as_memory_runs_short(
 ) -> None:
     """A job may grow after it was looked at."""
     monkeypatch.setattr("gpuckpt.image.pack.cores", lambda: 2)
-    packer = Packer(tmp_path, memory=18 * MIB, spool=8 * MIB, read_first=True)
+    packer = Packer(Folder(tmp_path), memory=18 * MIB, spool=8 * MIB, read_first=True)
     with threads() as pool:
         writer, stored = start_store(pool, packer, "pages-1.img")
         pool.submit(feed, writer, bytes([7]) * (60 * MIB))
@@ -135,7 +135,7 @@ def test_packers_work_as_soon_as_memory_runs_short(
 
 
 def test_an_abort_ends_the_making_of_memory(tmp_path: Path) -> None:
-    packer, told = Packer(tmp_path, spool=8 << 30), list[int]()
+    packer, told = Packer(Folder(tmp_path), spool=8 << 30), list[int]()
 
     def count(size: int) -> None:
         told.append(size)
