@@ -334,6 +334,12 @@ class ImageUntrusted(ImageError):
     name = "image_untrusted"
 
 
+class StoreFailed(ImageError):
+    """The store that a URL names gave no answer, or refused what was asked of it."""
+
+    name = "store_failed"
+
+
 class HostMismatch(GpuckptError):
     """This host does not match what the image needs; nothing was started."""
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "gpuckpt").rglob("*.py"))
 FILE_LINES = 300
-LISTS = {"errors.py": 410, "model.py": 450}  # many small things, found by searching
+LISTS = {"errors.py": 450, "model.py": 450}  # many small things, found by searching
 FUNCTION_LINES = 60
 DOORS = {"subprocess", "multiprocessing", "pty"}
 STARTERS = re.compile(r"system|popen|posix_spawnp?|(exec|spawn)[lv]p?e?|fork|forkpty")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from gpuckpt.cli import failure, plain
 from gpuckpt.cli.progress import JsonLines, Plain, Quiet
 from gpuckpt.cli.streams import Tolerant
+from gpuckpt.location import Url
 
 if TYPE_CHECKING:
     from gpuckpt.cli.page import Outcome, Page
@@ -106,7 +107,7 @@ def _builtins(value: dict[str, object]) -> dict[str, object]:
     import msgspec
 
     def other(thing: object) -> object:
-        if isinstance(thing, Path):
+        if isinstance(thing, Path | Url):
             return str(thing)
         raise NotImplementedError
 

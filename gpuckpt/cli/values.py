@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING
 
 from gpuckpt.cli import units
 from gpuckpt.errors import UsageError
+from gpuckpt.location import Url, is_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from gpuckpt.location import Location
 
 TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
 _FALSE = frozenset({"", "0", "false", "f", "no", "n", "off"})
@@ -149,6 +152,26 @@ def path(option: str, what: str = "the path of an image folder") -> Callable[[st
         except FileNotFoundError:
             hint = "Change to another one (cd), or give an absolute path."
             raise refuse(option, "the current folder was removed", hint) from None
+
+    return read
+
+
+def location(option: str) -> Callable[[str], Location]:
+    """Return a reader of paths and of URLs; file:// is a path."""
+    absolute = path(option, "the path of an image folder, or a URL")
+
+    def read(text: str) -> Location:
+        if not is_url(text) or text.startswith("file://"):
+            return absolute(text.removeprefix("file://"))
+        url = Url(text)
+        if url.tells:
+            hint = "Use a key, an agent, or what the store's own programs use: ~/.aws, ~/.ssh."
+            raise refuse(option, "every user of this host can see a password in it", hint)
+        if not url.host and url.scheme != "memory":
+            raise refuse(option, f"{text!r} names no bucket or host", "Write s3://BUCKET/IMAGE.")
+        if not text.isprintable() or "::" in text or ".." in url.folder.split("/"):
+            raise refuse(option, f"{text!r} is no URL of a folder", "Write s3://BUCKET/IMAGE.")
+        return url
 
     return read
 

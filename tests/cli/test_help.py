@@ -29,7 +29,7 @@ FILES = {
     "fish": "completions/fish/gpuckpt.fish",
 }
 # what takes long to load, or to make; a command loads of it what it uses
-NEVER = ("pydantic", "cuda", "rich.live", "psutil", "hmac", "gpuckpt.tools.criulog")
+NEVER = ("pydantic", "fsspec", "cuda", "rich.live", "psutil", "hmac", "gpuckpt.tools.criulog")
 HEAVY = (*NEVER, "pynvml", "zstandard", "blake3", "gpuckpt.tools.proc", "gpuckpt.image.manifest")
 LIGHT = {
     "--help": HEAVY,

@@ -1,0 +1,99 @@
+"""Any store that fsspec can talk to, in the words all of them know."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import fsspec
+
+if TYPE_CHECKING:
+    from gpuckpt.location import Url
+    from gpuckpt.tools.remote import Upload
+
+
+class AnyDrive:
+    """A folder of an fsspec file system."""
+
+    def __init__(self, fs: Any, root: str) -> None:  # noqa: ANN401 - fsspec has no types
+        """Work below `root`, as the file system writes paths."""
+        self.fs = fs
+        self.root = root.rstrip("/")
+
+    def path(self, name: str) -> str:
+        """Return the file system's path of an object."""
+        return f"{self.root}/{name}"
+
+    def sizes(self) -> dict[str, int]:
+        """See Drive."""
+        self.fs.invalidate_cache()
+        try:
+            found = self.fs.find(self.root, detail=True)
+        except FileNotFoundError:
+            return {}
+        prefix = f"{self.root}/"
+        return {
+            path.removeprefix(prefix): int(one["size"] or 0)
+            for path, one in found.items()
+            if path.startswith(prefix)
+        }
+
+    def read(self, name: str, start: int, length: int) -> bytes:
+        """See Drive."""
+        data: bytes = self.fs.cat_file(self.path(name), start=start, end=start + length)
+        return data
+
+    def put(self, name: str, data: bytes) -> None:
+        """See Drive."""
+        path = self.path(name)
+        self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+        self.fs.pipe_file(path, data)
+
+    def upload(self, name: str, size: int) -> Upload:
+        """See Drive."""
+        del size
+        return _Stream(self, self.path(name))
+
+    def remove(self, name: str) -> None:
+        """See Drive."""
+        self.fs.rm_file(self.path(name))
+
+    def remove_all(self) -> None:
+        """See Drive."""
+        with suppress(FileNotFoundError):
+            self.fs.rm(self.root, recursive=True)
+
+    def close(self) -> None:
+        """See Drive."""
+
+
+class _Stream:
+    """An object of a store whose only way to take one is from its start to its end."""
+
+    part = 0
+    there: frozenset[int] = frozenset()
+
+    def __init__(self, drive: AnyDrive, path: str) -> None:
+        drive.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+        self._drive = drive
+        self._path = path
+        self._file = drive.fs.open(path, "wb")
+
+    def write(self, offset: int, data: bytes | memoryview) -> None:
+        del offset
+        self._file.write(data)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def abort(self) -> None:
+        with suppress(Exception):
+            self._file.discard()
+        with suppress(Exception):
+            self._drive.fs.rm_file(self._path)
+
+
+def drive(url: Url) -> AnyDrive:
+    """Return the store of a URL."""
+    fs, root = fsspec.core.url_to_fs(url.secret, use_listings_cache=False)
+    return AnyDrive(fs, root)
