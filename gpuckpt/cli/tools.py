@@ -17,6 +17,7 @@ from gpuckpt.tools.net import Net
 from gpuckpt.tools.nvidia import Nvidia
 from gpuckpt.tools.pidspace import Spaces
 from gpuckpt.tools.proc import Proc
+from gpuckpt.tools.remote import Stores
 from gpuckpt.tools.run import Runner
 from gpuckpt.tools.shell import Shell
 from gpuckpt.tools.taskmemory import Memories
@@ -43,6 +44,7 @@ def real(state_dir: Path) -> Toolbox:
         ranks=Ranks(Path("/proc")),
         shell=Shell(runner),
         spaces=Spaces(Path("/proc")),
+        stores=Stores(),
         state_dir=state_dir,
     )
 

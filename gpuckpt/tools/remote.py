@@ -59,8 +59,8 @@ class Drive(Protocol):
     def put(self, name: str, data: bytes) -> None:
         """Write a small object, over one of this name."""
 
-    def upload(self, name: str, size: int) -> Upload:
-        """Begin an object of so many bytes, 0: not known; over one of this name."""
+    def upload(self, name: str, size: int, most: int) -> Upload:
+        """Begin an object of so many bytes, 0: not known, nor `most`; over one of this name."""
 
     def remove(self, name: str) -> None:
         """Remove an object; FileNotFoundError if there is none."""
@@ -70,6 +70,14 @@ class Drive(Protocol):
 
     def close(self) -> None:
         """Let go of connections."""
+
+
+class Stores:
+    """All stores there are."""
+
+    def folder(self, url: Url) -> RemoteFolder:
+        """Return the folder of a URL; see RemoteFolder."""
+        return RemoteFolder(url)
 
 
 class RemoteFolder:
@@ -105,10 +113,13 @@ class RemoteFolder:
         with self._told(name):
             self._drive.put(name, data)
 
-    def upload(self, name: str, size: int) -> Upload:
-        """Begin an object of so many bytes, 0: not known; in parts where the store takes them."""
+    def upload(self, name: str, size: int, most: int = 0) -> Upload:
+        """Begin an object of so many bytes, in parts where the store takes them.
+
+        0 bytes: not known, but hardly more than `most`, if that is known.
+        """
         with self._told(name):
-            return _Told(self, name, self._drive.upload(name, size))
+            return _Told(self, name, self._drive.upload(name, size, most))
 
     def open_write(self, name: str, size: int = 0) -> Writer:
         """Begin an object whose bytes come one after the other; its size if it is known."""

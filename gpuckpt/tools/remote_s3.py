@@ -43,9 +43,9 @@ class S3Drive(AnyDrive):
         """See Drive."""
         self.fs.call_s3("put_object", Bucket=self.bucket, Key=self.key(name), Body=data)
 
-    def upload(self, name: str, size: int) -> Upload:
+    def upload(self, name: str, size: int, most: int) -> Upload:
         """See Drive."""
-        return _Parts(self, name, size)
+        return _Parts(self, name, size, part_size(size or most))
 
     def remove_all(self) -> None:
         """See Drive."""
@@ -78,8 +78,8 @@ class S3Drive(AnyDrive):
 class _Parts:
     """One object in parts; one that fits into a part is put at once, by `close`."""
 
-    def __init__(self, drive: S3Drive, name: str, size: int) -> None:
-        self.part = part_size(size)
+    def __init__(self, drive: S3Drive, name: str, size: int, part: int) -> None:
+        self.part = part
         self.there: frozenset[int] = frozenset()
         self._drive = drive
         self._key = drive.key(name)

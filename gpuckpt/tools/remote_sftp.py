@@ -97,8 +97,9 @@ class SftpDrive:
             upload.write(0, data)
         upload.close()
 
-    def upload(self, name: str, size: int) -> Upload:
+    def upload(self, name: str, size: int, most: int = 0) -> Upload:
         """See Drive."""
+        del most
         self._folder(self._path(name).rpartition("/")[0])
         return _Pieces(self, self._path(name), size)
 

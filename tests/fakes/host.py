@@ -47,6 +47,7 @@ from gpuckpt.tools.sockets import InetSocket
 from gpuckpt.tools.surroundings import Surroundings
 from gpuckpt.tools.taskmemory import Mapping
 from tests.fakes import criuimages
+from tests.fakes.stores import FakeStores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -184,6 +185,8 @@ class FakeHost:
     file_locks: dict[str, tuple[FileLock, ...]] = field(default_factory=dict)
     stubborn: bool = False  # the kernel forgets no closed connection
     inside: dict[int, int] = field(default_factory=dict)
+    stores: FakeStores = field(default_factory=FakeStores)
+    counting: threading.Lock = field(default_factory=threading.Lock)
     ranks: dict[int, FakeRank] = field(default_factory=dict)
 
     @classmethod
@@ -271,14 +274,17 @@ class FakeHost:
             "shell": _Shell(self),
             "spaces": _Spaces(self),
         }
+        self.stores.around = self.around
         counted: dict[str, Any] = {name: _Counted(self, name, tool) for name, tool in tools.items()}
-        return Toolbox(**counted, state_dir=state_dir)
+        return Toolbox(**counted, stores=self.stores, state_dir=state_dir)
 
     def around(self, name: str, effect: Callable[[], Any]) -> Any:
         """Run one call's effect, with the fault before or after it if this is its number."""
-        self.calls.append(name)
+        with self.counting:
+            self.calls.append(name)
+            number = len(self.calls)
         fault = self.fault
-        hit = fault is not None and fault.number == len(self.calls)
+        hit = fault is not None and fault.number == number
         if hit and fault.when == "before":
             self._strike(fault)
         result = effect()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpuckpt.flow.work.carriedtool import CarriedTool
     from gpuckpt.flow.work.gputool import CudaTool, NvidiaTool
     from gpuckpt.flow.work.proctool import ProcTool, SpacesTool
+    from gpuckpt.flow.work.storetool import StoresTool
     from gpuckpt.model import HostFacts, Version
     from gpuckpt.tools.addresses import Ends
     from gpuckpt.tools.cooperation import Rank
@@ -230,4 +231,5 @@ class Toolbox(Value, frozen=True):
     ranks: RanksTool
     shell: ShellTool
     spaces: SpacesTool
+    stores: StoresTool
     state_dir: Path
