@@ -104,6 +104,20 @@ class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
     visible: tuple[str, ...] | None = None
 
 
+class StartRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """How the root's program was started, beside what `tree` says of it: for a cold start.
+
+    `program` is the path that was executed, `umask` -1 if it is not known, `groups` the
+    supplementary ones; `stdout` and `stderr` are the regular files that it had as these.
+    """
+
+    program: str = ""
+    umask: int = -1
+    groups: tuple[int, ...] = ()
+    stdout: str = ""
+    stderr: str = ""
+
+
 class DumpOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What a restore must repeat to CRIU.
 
@@ -132,7 +146,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The whole of manifest.json, of any format that is read.
 
     `identity` has the names of environment variables that tell the job where it was started,
-    `carried` the files whose bytes are, in this order, in that stored file, `quiesced` who waits.
+    `carried` the files whose bytes are, in this order, in that stored file, `quiesced` who waits,
+    `start` how the root was started, None in older images.
     """
 
     format: str = FORMAT
@@ -155,6 +170,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     identity: tuple[str, ...] = ()
     carried: tuple[CarriedFile, ...] = ()
     quiesced: tuple[int, ...] = ()
+    start: StartRecord | None = None
 
     @property
     def cuda(self) -> dict[int, CudaState]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.tools.cgroups import Cgroups
+from gpuckpt.tools.origin import Origin, origin
 from gpuckpt.tools.procfs import kibibytes, link, parse_status, read, text
 from gpuckpt.tools.timers import expired
 from gpuckpt.value import Value
@@ -35,7 +36,7 @@ class Surroundings(Value, frozen=True):
     bit. `huge_pages` are bytes from the pool; `python` the prefix of its interpreter, "" if it is
     none. `layout` says where its program, stack, arguments and environment lie, which no second
     start repeats; `clock` is its CLOCK_MONOTONIC in seconds. `expired` are timerfds that CRIU would
-    bring back as if they had not.
+    bring back as if they had not; `origin` says how its program was started.
     """
 
     root: str = "/"
@@ -48,6 +49,7 @@ class Surroundings(Value, frozen=True):
     layout: tuple[int, ...] = ()
     clock: float = 0.0
     expired: tuple[int, ...] = ()
+    origin: Origin = Origin()
 
 
 def surroundings(root: Path, pid: int) -> Surroundings:
@@ -65,6 +67,7 @@ def surroundings(root: Path, pid: int) -> Surroundings:
         python=_prefix(folder),
         layout=_layout(_soft(f"{folder}/stat")),
         expired=_expired(folder),
+        origin=origin(folder, status),
         clock=max(0.0, time.monotonic() - _offset(f"{root}/self") + _offset(folder)),
     )
 

@@ -18,6 +18,7 @@ from gpuckpt.image.manifest import (
     Manifest,
     NvidiaRecord,
     ProcessRecord,
+    StartRecord,
     Totals,
 )
 from gpuckpt.image.needs import needs
@@ -26,6 +27,7 @@ from gpuckpt.model import CudaState
 from gpuckpt.timing import Receipt
 from gpuckpt.tools import criuimage
 from gpuckpt.tools.environment import IDENTITY
+from gpuckpt.tools.pidspace import own_memory
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
         Tree,
     )
     from gpuckpt.tools.openfiles import OpenFiles
+    from gpuckpt.tools.origin import Origin
     from gpuckpt.tools.surroundings import Surroundings
 
 TREE: Final = "pstree.img"
@@ -129,6 +132,7 @@ def manifest(tools: Toolbox, dumped: Dumped) -> Manifest:
         identity=_identity(sight),
         carried=dumped.carried,
         quiesced=dumped.quiesced,
+        start=_start(around[dumped.tree.root.pid].origin, apart=bool(dumped.inside)),
     )
     return renumbered(found, dumped.inside) if dumped.inside else found
 
@@ -146,6 +150,19 @@ def _image(images: Mapping[str, bytes], name: str) -> bytes:
 
 def _core(number: int) -> str:
     return f"core-{number}.img"
+
+
+def _start(origin: Origin, *, apart: bool) -> StartRecord:
+    """Files in the memory of a pid namespace are nobody's but that job's."""
+    files = (origin.stdout, origin.stderr)
+    stdout, stderr = ("" if apart and own_memory(one) else one for one in files)
+    return StartRecord(
+        program=origin.program,
+        umask=origin.umask,
+        groups=origin.groups,
+        stdout=stdout,
+        stderr=stderr,
+    )
 
 
 def _identity(sight: Sight) -> tuple[str, ...]:
