@@ -35,8 +35,18 @@ ProbeTimeout = Annotated[
     option(
         "--probe-timeout",
         metavar="SECONDS",
-        help="How long to go on trying the probe. Default: 60.",
+        help="How long the probe is tried, and --post-restore may take. Default: 60.",
         parser=values.seconds("--probe-timeout", zero=False),
+    ),
+]
+PostRestore = Annotated[
+    str | None,
+    option(
+        "--post-restore",
+        metavar="COMMAND",
+        help="Shell command that is told of the job once it runs, before the probe, in "
+        "GPUCKPT_ROOT_PID, _PIDS, _IMAGE, _GPU_MAP, _HOSTNAME_WAS and _NOW.",
+        parser=values.command("--post-restore"),
     ),
 ]
 Wait = Annotated[
@@ -85,6 +95,7 @@ def restore(
     app: Application,
     image: ImageFolder,
     *,
+    post_restore: PostRestore = None,
     probe: Probe = None,
     probe_timeout: ProbeTimeout = 60.0,
     wait: Wait = False,
@@ -116,6 +127,7 @@ def restore(
         return app.show(preview.outcome(seen, gates, gpu_map))
     request = RestoreRequest(
         image=image,
+        post_restore=post_restore,
         probe=probe,
         probe_timeout=probe_timeout,
         settle=settle,

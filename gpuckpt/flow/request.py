@@ -69,7 +69,8 @@ class RestoreRequest(Value, frozen=True):
     `stays`: gpuckpt will be the job's parent to its end; `thp` sets transparent huge pages to
     always meanwhile. `gpu_map` has pairs of GPUs, of the image and of this host, by the names the
     user gave them. With `pid_namespace` the job gets pids of its own, in a namespace that is made.
-    `prove`: all memory is read back and compared before any task runs.
+    `prove`: all memory is read back and compared before any task runs. `post_restore` is a shell
+    command that is told of the job when it runs, and must succeed within `probe_timeout` seconds.
     """
 
     image: Path
@@ -83,6 +84,7 @@ class RestoreRequest(Value, frozen=True):
     thp: bool = False
     pid_namespace: bool = False
     prove: bool = False
+    post_restore: str | None = None
 
 
 class Proved(Value, frozen=True):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _LARGEST_PID = 1 << 22
 _LARGEST_UID = (1 << 32) - 1
+_UMASK = 0o777
 _LARGEST_CPU = _LARGEST_PORT = (1 << 16) - 1
 
 
@@ -53,6 +54,9 @@ def _tree_flaws(manifest: Manifest) -> Iterator[str]:
         if max(process.uid, process.gid) > _LARGEST_UID:
             yield f"process {process.pid} has an impossible owner"
         yield from _binding_flaws(process)
+    start = manifest.start
+    if start and (max(start.groups, default=0) > _LARGEST_UID or (start.umask or 0) > _UMASK):
+        yield "its root cannot have been started so"
     for listener in manifest.outside.listeners:
         if listener.port > _LARGEST_PORT:
             yield f"{listener.port} is no port"

@@ -107,12 +107,12 @@ class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
 class StartRecord(msgspec.Struct, frozen=True, kw_only=True):
     """How the root's program was started, beside what `tree` says of it: for a cold start.
 
-    `program` is the path that was executed, `umask` -1 if it is not known, `groups` the
+    `program` is the path that was executed, `umask` None if it is not known, `groups` the
     supplementary ones; `stdout` and `stderr` are the regular files that it had as these.
     """
 
     program: str = ""
-    umask: int = -1
+    umask: int | None = None
     groups: tuple[int, ...] = ()
     stdout: str = ""
     stderr: str = ""

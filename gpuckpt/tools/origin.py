@@ -22,12 +22,12 @@ _LONGEST: Final = 4096
 class Origin(Value, frozen=True):
     """One program's.
 
-    `program` is the path that was executed, "" if it cannot be seen; `umask` is -1 then. `groups`
+    `program` is the path that was executed, "" if it cannot be seen; so is `umask` None. `groups`
     are the supplementary ones, `stdout` and `stderr` the regular files that it has as these.
     """
 
     program: str = ""
-    umask: int = -1
+    umask: int | None = None
     groups: tuple[int, ...] = ()
     stdout: str = ""
     stderr: str = ""
@@ -37,7 +37,7 @@ def origin(folder: str, status: Mapping[str, str]) -> Origin:
     """Look at one process by its folder under /proc and its status file."""
     return Origin(
         program=_program(folder),
-        umask=int(status.get("Umask", "-1"), 8),
+        umask=int(status["Umask"], 8) if "Umask" in status else None,
         groups=tuple(int(one) for one in status.get("Groups", "").split()),
         stdout=_file(f"{folder}/fd/1"),
         stderr=_file(f"{folder}/fd/2"),

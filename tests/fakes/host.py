@@ -148,6 +148,8 @@ class FakeHost:
     armed: dict[int, CudaState] = field(default_factory=dict)
     restored: dict[int, Process] = field(default_factory=dict)
     probe_answer: str = ""
+    hook_answer: str = ""
+    told: dict[str, dict[str, str]] = field(default_factory=dict)  # shell lines, environments
     adopting: bool = False
     leftover: int = 0
     fired: list[tuple[int, int]] = field(default_factory=list)
@@ -976,6 +978,13 @@ class _Ranks:
 class _Shell:
     host: FakeHost
 
-    def run(self, line: str, timeout: float, stop_fd: int) -> str:
-        del line, timeout, stop_fd
-        return self.host.probe_answer
+    def run(
+        self,
+        line: str,
+        timeout: float,
+        stop_fd: int,
+        environment: Table[str, str] = MappingProxyType({}),
+    ) -> str:
+        del timeout, stop_fd
+        self.host.told[line] = dict(environment)
+        return self.host.hook_answer if environment else self.host.probe_answer

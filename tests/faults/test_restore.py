@@ -55,7 +55,13 @@ def run(host: FakeHost, image: Path, state: Path, *, apart: bool = False) -> Res
     host.interrupts = interrupts
     state.mkdir(exist_ok=True)
     request = RestoreRequest(
-        image, settle=0.0, on_verify_fail="kill", thp=True, pid_namespace=apart, prove=True
+        image,
+        settle=0.0,
+        on_verify_fail="kill",
+        thp=True,
+        pid_namespace=apart,
+        prove=True,
+        post_restore="tell it",
     )
     return restore(host.toolbox(state), request, Silent(), interrupts)
 
@@ -83,7 +89,7 @@ def test_every_call_of_a_restore(
         }
         assert good.cuda == before.cuda
     last = len(good.calls) - good.calls[::-1].index("nvidia.uses")
-    assert {"proc.fire", "memory.task", "net.hold", "net.release"} <= set(good.calls)
+    assert {"proc.fire", "memory.task", "net.hold", "net.release", "shell.run"} <= set(good.calls)
     first = good.calls.index("criu.restore") if apart else 0  # until then it is all the same
     for number, name in enumerate(good.calls[first:last], first + 1):
         for kind in ("error", "signal"):

@@ -23,19 +23,26 @@ def look_at(
 ) -> None:
     """Have all that is wrong judged; the probe comes early, so that it tells when the job serves.
 
+    Before it others are told of the job: what a probe waits for may hang on them.
+
     Raises:
         VerificationFailed: as `judge` does.
     """
     record, settle = operation.record, request.settle
+    first = bool(request.post_restore or request.probe)
     with record.phase("verify", "processes, GPU state") as step:
         judge(proof.look())
-        if not request.probe:
+        if not first:
             step.say(f"settling for {settle:g} s")
             judge(proof.settle(settle))
+    if request.post_restore:
+        with record.phase("post-restore", request.post_restore):
+            judge(proof.tell(request.image, request.post_restore, request.probe_timeout))
     if request.probe:
         with record.phase("probe", request.probe):
             judge(proof.probe(request.probe, request.probe_timeout))
             record.event(spans.PROBED)
+    if first:
         with record.phase("settle", f"until it has run for {settle:g} s"):
             judge(proof.settle(settle))
     if not proof.motion.moved:

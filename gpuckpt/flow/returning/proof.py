@@ -13,10 +13,12 @@ from gpuckpt.errors import CudaCallFailed, NoSuchProcess, Stopped
 from gpuckpt.flow.gpu.memory import shrunk
 from gpuckpt.flow.returning import doubts
 from gpuckpt.flow.returning.motion import Motion
+from gpuckpt.flow.returning.telling import environment
 from gpuckpt.model import blocker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from gpuckpt.flow.work.interrupts import Interrupts
     from gpuckpt.flow.work.toolbox import Toolbox
@@ -153,6 +155,17 @@ class Proof:
             return []
         reason = f"Process {process.pid} is another one than was restored: it started later."
         return [_wrong("process-replaced", f"pid {process.pid}", reason, process.pid)]
+
+    def tell(self, image: Path, command: str, timeout: float) -> list[Finding]:
+        """Run the user's command that tells others, or the job, of what has changed."""
+        told = environment(image, self._manifest, self._map, self._tools.host.facts().hostname)
+        try:
+            answer = self._tools.shell.run(command, timeout, self._interrupts.fd, told)
+        except Stopped:
+            self._interrupts.check()
+            raise
+        self.motion.look()
+        return [_wrong("post-restore", command, f"It did not succeed: {answer}.")] if answer else []
 
     def probe(self, command: str, timeout: float) -> list[Finding]:
         """Run the user's command until it succeeds, its time is up, or the job has ended."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
     from gpuckpt.flow.work.carriedtool import CarriedTool
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from gpuckpt.tools.files import HostFile, Remap
     from gpuckpt.tools.locks import FileLock
     from gpuckpt.tools.net import PortState
-    from gpuckpt.tools.taskmemory import Mapping, Memory
+    from gpuckpt.tools.taskmemory import Mapping as Mapped
+    from gpuckpt.tools.taskmemory import Memory
     from gpuckpt.tools.units import Unit
     from gpuckpt.tools.unixnames import SocketName
 
@@ -163,7 +164,7 @@ class CpusTool(Protocol):
 class MemoryTool(Protocol):
     """The memory of other processes; see gpuckpt.tools.taskmemory."""
 
-    def mappings(self, pid: int) -> tuple[Mapping, ...]:
+    def mappings(self, pid: int) -> tuple[Mapped, ...]:
         """Return what a process has mapped, in the order of addresses; nothing if it is gone."""
 
     def populated(self, pid: int) -> tuple[tuple[int, int], ...]:
@@ -175,7 +176,7 @@ class MemoryTool(Protocol):
     def task(self, pid: int) -> Memory:
         """Open all memory of a process; OSError if that may not be."""
 
-    def mapped(self, pid: int, mapping: Mapping) -> Memory:
+    def mapped(self, pid: int, mapping: Mapped) -> Memory:
         """Open what lies behind a mapping; OSError if that may not be."""
 
     def opened(self, pid: int, fd: int) -> Memory:
@@ -207,8 +208,12 @@ class RanksTool(Protocol):
 class ShellTool(Protocol):
     """The user's own commands."""
 
-    def run(self, line: str, timeout: float, stop_fd: int) -> str:
+    def run(
+        self, line: str, timeout: float, stop_fd: int, environment: Mapping[str, str] = ...
+    ) -> str:
         """Run a command line; empty if it succeeded within `timeout` seconds, else why not.
+
+        `environment` is added to the short one that it gets.
 
         Raises:
             Stopped: `stop_fd` became readable.

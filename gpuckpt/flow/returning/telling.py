@@ -1,0 +1,25 @@
+"""What the user's --post-restore command is told: who the job is now, where, and what it was."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from gpuckpt.image.manifest import Manifest
+
+
+def environment(
+    image: Path, manifest: Manifest, gpu_map: Mapping[str, str], hostname: str
+) -> dict[str, str]:
+    """Return the variables; the pids are those of this host, as `manifest` has them by now."""
+    return {
+        "GPUCKPT_ROOT_PID": str(manifest.root_pid),
+        "GPUCKPT_PIDS": " ".join(str(one.pid) for one in manifest.tree),
+        "GPUCKPT_IMAGE": str(image),
+        "GPUCKPT_GPU_MAP": ",".join(f"{old}={new}" for old, new in gpu_map.items()),
+        "GPUCKPT_HOSTNAME_WAS": manifest.host.hostname,
+        "GPUCKPT_HOSTNAME_NOW": hostname,
+    }
