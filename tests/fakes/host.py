@@ -126,6 +126,9 @@ class FakeRank:
     stops: int = 0
 
 
+_COUNTING = threading.Lock()  # not of a host: those are pickled
+
+
 @dataclass
 class FakeHost:
     """The whole host; `toolbox` gives its tools."""
@@ -188,7 +191,6 @@ class FakeHost:
     stubborn: bool = False  # the kernel forgets no closed connection
     inside: dict[int, int] = field(default_factory=dict)
     stores: FakeStores = field(default_factory=FakeStores)
-    counting: threading.Lock = field(default_factory=threading.Lock)
     ranks: dict[int, FakeRank] = field(default_factory=dict)
 
     @classmethod
@@ -282,7 +284,7 @@ class FakeHost:
 
     def around(self, name: str, effect: Callable[[], Any]) -> Any:
         """Run one call's effect, with the fault before or after it if this is its number."""
-        with self.counting:
+        with _COUNTING:
             self.calls.append(name)
             number = len(self.calls)
         fault = self.fault

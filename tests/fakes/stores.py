@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     Around = Callable[[str, Callable[[], Any]], Any]
 
 
+_AT_WORK = threading.Lock()  # not of the stores: those are pickled
+
+
+def _plainly(_: str, call: Callable[[], Any]) -> Any:
+    return call()
+
+
 @dataclass
 class FakeStores:
     """All objects by URL and name, and parts of objects that were never finished.
@@ -23,12 +30,11 @@ class FakeStores:
     `around` runs each call; `away` says why nothing answers, "" if all do.
     """
 
-    around: Around = lambda _, call: call()
+    around: Around = _plainly
     objects: dict[str, dict[str, bytes]] = field(default_factory=dict)
     unfinished: set[str] = field(default_factory=set)
     away: str = ""
     part: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def folder(self, url: Url) -> FakeFolder:
         return FakeFolder(self, str(url))
@@ -39,7 +45,7 @@ class FakeStores:
         def answered() -> Any:
             if self.away:
                 raise StoreFailed(f"the store is {self.away}")
-            with self.lock:
+            with _AT_WORK:
                 return effect()
 
         try:
