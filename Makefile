@@ -14,7 +14,7 @@ SCRIPTS := .ci/run $(shell grep -rIl '^\#!.*sh$$' bin)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup criu redis packers demo test lint lint-only test-gpu test-gpu2 bench bundle completions clean
+.PHONY: help setup criu redis packers demo test lint lint-only test-gpu test-gpu2 bench bundle completions schema clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -56,6 +56,10 @@ completions: $(VENV)/.ready ## completions/ for bash, zsh and fish, from the pro
 	_GPUCKPT_COMPLETE=source_bash $(VENV)/bin/gpuckpt >completions/bash/gpuckpt
 	_GPUCKPT_COMPLETE=source_zsh $(VENV)/bin/gpuckpt >completions/zsh/_gpuckpt
 	_GPUCKPT_COMPLETE=source_fish $(VENV)/bin/gpuckpt >completions/fish/gpuckpt.fish
+
+schema: $(VENV)/.ready ## gpuckpt/evidence.schema.json, from the types of the evidence
+	$(VENV)/bin/python -c 'import sys; from gpuckpt.flow.evidence.document import schema; \
+		sys.stdout.buffer.write(schema())' >gpuckpt/evidence.schema.json
 
 clean: ## remove all that make made here
 	rm -rf $(VENV) .bundle dist .*_cache .hypothesis

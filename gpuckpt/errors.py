@@ -21,7 +21,8 @@ class GpuckptError(Exception):
 
     `job` says in a sentence what became of the job. `log` is where evidence was kept, `excerpt`
     the lines of a program's output that matter. `processes` is filled in where something of the
-    job is not as it had been, `gpus` where a host was compared with an image.
+    job is not as it had been, `gpus` where a host was compared with an image, `receipt` where a
+    record of it was kept.
     """
 
     code: ClassVar[int] = 1
@@ -47,6 +48,7 @@ class GpuckptError(Exception):
         self.excerpt = tuple(excerpt)
         self.processes: tuple[Condition, ...] = ()
         self.gpus: tuple[GpuPlace, ...] = ()
+        self.receipt: Path | None = None
 
     @property
     def exit_code(self) -> int:
@@ -393,6 +395,14 @@ class RehearsalFailed(VerificationFailed):
     """All steps of a rehearsal were taken, and the job or the image is not as it should be."""
 
     name = "rehearsal_failed"
+
+
+class EvidenceFlawed(GpuckptError):
+    """A file of evidence does not hold what it says, or not all that was planned is in it."""
+
+    code = 12
+    name = "evidence_flawed"
+    job = "Nothing was touched."
 
 
 class Interrupted(GpuckptError):

@@ -22,6 +22,7 @@ from gpuckpt.cli import completion
 from gpuckpt.cli.demo import demo
 from gpuckpt.cli.doctor import doctor
 from gpuckpt.cli.dump import dump
+from gpuckpt.cli.evidence import evidence
 from gpuckpt.cli.gc import gc
 from gpuckpt.cli.jobs import jobs
 from gpuckpt.cli.options import AsJson, Progress, Quiet, Verbose
@@ -58,6 +59,7 @@ COMMANDS: dict[str, Handler] = {
     "restore": restore,
     "verify": verify,
     "show": show,
+    "evidence": evidence,
     "jobs": jobs,
     "status": status,
     "repair": repair,

@@ -40,6 +40,8 @@ def page(doing: str, error: GpuckptError) -> Page:
     rows = [("next", error.hint)] if error.hint else []
     if error.log is not None:
         rows.append(("log", str(error.log)))
+    if error.receipt is not None:
+        rows.append(("receipt", str(error.receipt)))
     rows.append(("error", f"{error.name}, exit {error.exit_code}"))
     blocks.append(Fields(tuple(rows)))
     if error.excerpt:
@@ -58,6 +60,7 @@ def payload(error: GpuckptError) -> dict[str, object]:
         "processes": error.processes,
         "gpus": gpus.payload(error.gpus),
         "log": error.log,
+        "kept": error.receipt,
         "excerpt": error.excerpt,
     }
 

@@ -181,6 +181,8 @@ def outcome(result: RestoreResult, job_exit: int | None = None) -> Outcome:
     if result.progress:
         said = {"ran": "uses CPU time again", "idle": "only sleeps so far: it may be waiting"}
         rows.append(("progress", said[result.progress]))
+    if result.kept is not None:
+        rows.append(("receipt", str(result.kept)))
     changed = moved.table(result.identity)
     warnings = (Findings(result.findings),) if result.findings else ()
     payload: dict[str, object] = {
@@ -195,6 +197,9 @@ def outcome(result: RestoreResult, job_exit: int | None = None) -> Outcome:
         "findings": result.findings,
         "receipt": result.receipt,
         "expected": result.expected,
+        "image_id": result.image_id,
+        "account": result.account,
+        "kept": result.kept,
     }
     if job_exit is not None:
         payload["job_exit"] = job_exit

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Literal
 
+    from gpuckpt.account import Account
     from gpuckpt.image.manifest import Manifest
     from gpuckpt.model import Finding
     from gpuckpt.timing import Receipt
@@ -135,7 +136,8 @@ class RestoreResult(Value, frozen=True):
     `progress` says whether the job has used CPU time since: ran or idle. All pids are those on
     this host; `inside` has the others, if there are any. `proved` is None if nobody asked for it.
     `expected` are the seconds until it runs that were forecast, `identity` tells what the job knew
-    of its host and is another here.
+    of its host and is another here. `account` tells what it met and what was looked at, `kept` is
+    the file of its record.
     """
 
     image: Path
@@ -149,6 +151,9 @@ class RestoreResult(Value, frozen=True):
     proved: Proved | None = None
     expected: float | None = None
     identity: Identity = Identity()
+    account: Account | None = None
+    kept: Path | None = None
+    image_id: str = ""
 
     @property
     def parent(self) -> int:

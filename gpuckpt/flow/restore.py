@@ -20,7 +20,7 @@ from gpuckpt.flow.returning.apart import Apart
 from gpuckpt.flow.returning.binding import bind, fire
 from gpuckpt.flow.returning.gates import admit
 from gpuckpt.flow.returning.holding import Holding
-from gpuckpt.flow.returning.keeping import kept
+from gpuckpt.flow.returning.keeping import Told, kept
 from gpuckpt.flow.returning.ledger import remember
 from gpuckpt.flow.returning.options import names_in, repeated
 from gpuckpt.flow.returning.placing import Placing
@@ -70,17 +70,18 @@ def restore(
         image = Image.open(request.image)
     with image, turn(operation, needed=any(one.link for one in image.manifest.carried)):
         made = () if request.pid_namespace else tuple(one.pid for one in image.manifest.tree)
-        recover(operation, made, str(image.path))
-        # before the look at the numbers that are free: these take some
-        tools.cuda.muster(len(image.manifest.cuda))
-        try:
-            facts, findings = admit(operation, request, image)
-        except BaseException:
-            tools.cuda.close()
-            raise
-        with kept(operation, request, image, facts.host.cpu_count) as expected:
-            result = _Restore(operation, request, image, findings, facts).run()
-        return replace(result, expected=expected)
+        told = Told(operation, request, image)
+        with kept(operation, told) as here:
+            recover(operation, made, str(image.path))
+            # before the look at the numbers that are free: these take some
+            tools.cuda.muster(len(image.manifest.cuda))
+            try:
+                facts, findings = admit(operation, request, image, told.judged)
+            except BaseException:
+                tools.cuda.close()
+                raise
+            result = told.done(_Restore(operation, request, image, findings, facts).run())
+        return replace(result, kept=here.path)
 
 
 class _Restore:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from gpuckpt.account import Account
 from gpuckpt.errors import UsageError
 from gpuckpt.flow.work.history import History, Record, record_of
 from gpuckpt.image import wire
@@ -37,6 +38,14 @@ class ShowResult(Value, frozen=True):
     path: Path
     unknown_needs: tuple[str, ...]
     records: tuple[Record, ...] = ()
+
+
+class _Printed(msgspec.Struct, frozen=True):
+    """What of the result of a command belongs to its receipt."""
+
+    receipt: Receipt
+    image_id: str = ""
+    account: Account | None = None
 
 
 def show(path: Path, state_dir: Path | None = None) -> ShowResult:
@@ -69,7 +78,7 @@ def receipt(path: Path) -> Record:
         plain = msgspec.json.decode(raw)
         if flaw := next(wire.flaws(plain), None):
             raise UsageError(f"{path} holds no receipt that can be trusted: {flaw}")
-        return _record(plain)
+        return _record(wire.unescape(plain))
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as why:
         raise UsageError(f"{path} holds no receipt: {why}", hint=_RECEIPTS) from why
 
@@ -81,6 +90,14 @@ def _record(plain: object) -> Record:
     if isinstance(plain, dict) and "receipt" in plain and "operation" in plain:
         return msgspec.convert(plain, Record)
     if isinstance(plain, dict) and "receipt" in plain:
-        plain = plain["receipt"]
-    found = msgspec.convert(plain, Receipt)
-    return Record(operation=found.operation, started=found.started, receipt=found)
+        found = msgspec.convert(plain, _Printed)
+    else:
+        found = _Printed(receipt=msgspec.convert(plain, Receipt))
+    receipt = found.receipt
+    return Record(
+        operation=receipt.operation,
+        started=receipt.started,
+        receipt=receipt,
+        image_id=found.image_id,
+        account=found.account,
+    )

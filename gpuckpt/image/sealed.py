@@ -33,7 +33,7 @@ def encode(manifest: Manifest) -> bytes:
     """
     try:
         plain = wire.escape(msgspec.to_builtins(manifest))
-        data = _seal(msgspec.json.format(msgspec.json.encode(plain), indent=2))
+        data = seal(msgspec.json.format(msgspec.json.encode(plain), indent=2))
         back = decode(data)
     except (GpuckptError, msgspec.MsgspecError, UnicodeError) as why:
         raise Bug(f"the manifest could not be read back: {why}") from why
@@ -54,7 +54,8 @@ def decode(data: bytes) -> Manifest:
         raise ImageDamaged(f"{len(data)} bytes are too many for a manifest")
     try:
         _check_format(msgspec.json.decode(data, type=_Peek).format)
-        _check_seal(data)
+        if not unbroken(data):
+            raise ImageDamaged("the manifest does not have the digest it was written with")
         manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as why:
         raise ImageDamaged(f"the manifest cannot be read: {why}") from why
@@ -75,13 +76,15 @@ def _check_format(text: str) -> None:
     raise ImageDamaged("the manifest does not name a format of gpuckpt images")
 
 
-def _seal(data: bytes) -> bytes:
-    """Put the digest of all bytes before it into the last field."""
+def seal(data: bytes) -> bytes:
+    """Put the digest of all bytes before it into the last field of an indented JSON object."""
     body = data.removesuffix(_END) + _SEAL
     return body + blake3(body).hexdigest().encode() + b'"' + _END + b"\n"
 
 
-def _check_seal(data: bytes) -> None:
+def unbroken(data: bytes) -> str:
+    """Return the digest that `data` was sealed with, "" if it is not as it was then."""
     body = data[: -(_DIGEST_LENGTH + len(_END) + 2)]
-    if not body.endswith(_SEAL) or _seal(body.removesuffix(_SEAL)) != data:
-        raise ImageDamaged("the manifest does not have the digest it was written with")
+    if not body.endswith(_SEAL) or seal(body.removesuffix(_SEAL)) != data:
+        return ""
+    return data[len(body) : len(body) + _DIGEST_LENGTH].decode()

@@ -32,7 +32,8 @@ _READ = os.O_RDONLY | os.O_NONBLOCK | disk.INSIDE
 class Image:
     """An open image; `entries` finds its files by CRIU's names. Close it, or use `with`.
 
-    Reading from several threads is fine. `fd` and `criu_fd` are its folders, open.
+    Reading from several threads is fine. `fd` and `criu_fd` are its folders, open; `seal` is the
+    digest that its manifest ends with.
     """
 
     def __init__(self, path: Path, *, trust: bool) -> None:
@@ -40,6 +41,7 @@ class Image:
         self.path = path
         self.fd = self.criu_fd = -1
         self.manifest: Manifest
+        self.seal = ""
         self.entries: dict[str, FileEntry] = {}
         self._trust = trust
 
@@ -170,7 +172,8 @@ class Image:
         except NotADirectoryError as why:
             raise NotAnImage(f"{self.path} is no image: it is no folder") from why
         self._check_trust(self.fd, self.path)
-        self.manifest = sealed.decode(self._manifest())
+        self.manifest = sealed.decode(data := self._manifest())
+        self.seal = sealed.unbroken(data)
         try:
             flags = disk.FOLDER_FLAGS | os.O_NOFOLLOW
             self.criu_fd = os.open(names.CRIU_DIR, flags, dir_fd=self.fd)

@@ -100,6 +100,9 @@ RESULTS = {
         "expected",
         "proved",
         "receipt",
+        "image_id",
+        "account",
+        "kept",
     },
     "verify": {"image", "image_id", "files", "bytes", "raw_bytes", "seconds"},
     "show": {"path", "unknown_needs", "manifest", "receipts"},
@@ -225,6 +228,7 @@ def test_every_error_as_json(
         "processes",
         "gpus",
         "log",
+        "kept",
         "excerpt",
     }
     assert (told["name"], told["message"]) == (error.name, flows.error.message)

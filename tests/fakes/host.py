@@ -159,6 +159,7 @@ class FakeHost:
     inherited: frozenset[DeviceUse] = frozenset()
     busy: set[int] = field(default_factory=set)
     busy_rounds: int = 1 << 30
+    driver: str = "580.159.04"
     stuck: set[int] = field(default_factory=set)  # whose restore the driver refuses
     ended_live: list[int] = field(default_factory=list)
     bindings: dict[int, frozenset[int]] = field(default_factory=dict)
@@ -502,7 +503,7 @@ class _Nvidia:
             Gpu(number, uuid, "Fake H200", 141 * GIB, free, f"0000:{number + 1:02}:00.0")
             for number, uuid in enumerate(self.host.gpus)
         )
-        return NvidiaFacts("580.159.04", "13.0", gpus)
+        return NvidiaFacts(self.host.driver, "13.0", gpus)
 
     def uses(self, pids: Iterable[int] | None = None) -> tuple[GpuUse, ...]:
         live = {CudaState.RUNNING, CudaState.LOCKED}

@@ -61,7 +61,7 @@ class Place:
     def __init__(self, folder: Path, host: FakeHost | None = None) -> None:
         self.host = host or FakeHost.with_job()
         self.state = folder / "state"
-        self.state.mkdir()
+        self.state.mkdir(parents=True)
         self.image = folder / "image"
         self.tools = self.host.toolbox(self.state)
 

@@ -9,6 +9,8 @@ from gpuckpt.flow.returning.target.judge import PATIENCE, judge, refuse, wait_fo
 from gpuckpt.image.gpuplan import GpuPlan
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpuckpt.flow.request import RestoreRequest
     from gpuckpt.flow.returning.target.facts import TargetFacts
     from gpuckpt.flow.work.operation import Operation
@@ -17,9 +19,12 @@ if TYPE_CHECKING:
 
 
 def admit(
-    operation: Operation, request: RestoreRequest, image: Image
+    operation: Operation,
+    request: RestoreRequest,
+    image: Image,
+    judged: Callable[[TargetFacts, list[Finding]], None],
 ) -> tuple[TargetFacts, list[Finding]]:
-    """Return what the host is like, and what has to be told of it.
+    """Return what the host is like, and what has to be told of it; `judged` hears it first.
 
     Raises:
         ImageError, HostMismatch: refused.
@@ -35,8 +40,11 @@ def admit(
             gpu_map=request.gpu_map,
         )
         plan = facts.gpus or GpuPlan()
-        refuse(judge(manifest, facts), request.force_gates, plan, PATIENCE)
+        findings = judge(manifest, facts)
+        judged(facts, findings)
+        refuse(findings, request.force_gates, plan, PATIENCE)
     with record.phase("room", "memory, pids, ports") as step:
         findings = wait_for_room(tools, manifest, facts, operation.interrupts, step.say)
+        judged(facts, findings)
         refuse(findings, request.force_gates, plan.renewed(tools.nvidia.facts()))
     return facts, findings

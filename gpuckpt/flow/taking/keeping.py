@@ -10,7 +10,7 @@ from msgspec import structs
 from gpuckpt.flow.sight.forecast import forecast
 from gpuckpt.flow.work import spans
 from gpuckpt.flow.work.history import History, Record, command, record_of
-from gpuckpt.flow.work.keeping import kept
+from gpuckpt.flow.work.keeping import Kept, kept
 from gpuckpt.flow.work.receipt import Stages
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Told:
         self._taking = taking
         self._stays = stays
 
-    def kept(self) -> AbstractContextManager[None]:
+    def kept(self) -> AbstractContextManager[Kept]:
         """Keep the record of what is done within."""
         return kept(self._operation, self._record)
 

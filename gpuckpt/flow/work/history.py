@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from uuid import uuid4
 
 import msgspec
 
+from gpuckpt.account import Account
+from gpuckpt.image import wire
 from gpuckpt.timing import Receipt
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 FOLDER = "receipts"
 KEPT = 200
 DONE = "done"
+_FAILED = "-failed"
 # what is done only if somebody asks for a proof, and no part of what the same without it takes
 PROOF = frozenset({"digest", "gpu-turn", "prove"})
 _LONGEST_COMMAND = 200
@@ -46,7 +49,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     `outcome` is "done", or the name of the error it ended with. `cuda` counts the processes with
     CUDA among `processes`; `expected` is what was forecast for it, None if nothing was: the pause
     of a dump, the seconds until it runs of a restore. `image` is where the image was, by
-    `image_id` it is known.
+    `image_id` it is known. `account` is what a restore tells beside its times.
     """
 
     operation: str
@@ -65,6 +68,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str = DONE
     image_id: str = ""
     image: str = ""
+    account: Account | None = None
 
     @property
     def took(self) -> float | None:
@@ -79,35 +83,55 @@ class History:
         """Know the place; it is made with the first record."""
         self._folder = state_dir / FOLDER
 
-    def add(self, record: Record) -> None:
-        """Keep a record, and of all only the newest; silent where that cannot be done."""
+    def add(self, record: Record) -> Path | None:
+        """Keep a record, and of all only the newest; None, silently, where that cannot be done.
+
+        Failed ones are counted apart: one that is tried in a loop pushes out nobody else's.
+        """
         with suppress(OSError, msgspec.MsgspecError):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             moment = record.started.replace(":", "").replace("-", "")
-            path = self._folder / f"{moment}-{record.operation}-{uuid4().hex[:8]}.json"
+            failed = "" if record.outcome == DONE else _FAILED
+            name = f"{moment}-{record.operation}{failed}-{uuid4().hex[:8]}.json"
+            path = self._folder / name
             fresh = path.with_suffix(".new")
             fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with os.fdopen(fd, "wb") as file:
-                file.write(msgspec.json.encode(record))
+                file.write(wire.to_json(record))
             fresh.rename(path)
-            for old in sorted(self._folder.glob("*.json"))[:-KEPT]:
+            every = sorted(self._folder.glob("*.json"))
+            alike = [one for one in every if (_FAILED in one.name) == bool(failed)]
+            for old in alike[:-KEPT]:
                 old.unlink(missing_ok=True)
+            return path
+        return None
 
     def records(self) -> tuple[Record, ...]:
         """Return every record that can be read, oldest first."""
-        return tuple(self._records(b""))
+        return tuple(record for _, record in self._records(b""))
 
     def of_image(self, image_id: str) -> tuple[Record, ...]:
         """Return the records of an image's dump, and of its restores, oldest first."""
-        found = self._records(image_id.encode())
-        return tuple(one for one in found if one.image_id == image_id)
+        return tuple(record for _, record in self.files_of_image(image_id))
 
-    def _records(self, with_: bytes) -> Iterator[Record]:
+    def files_of_image(self, image_id: str) -> tuple[tuple[Path, Record], ...]:
+        """Return the same, each with its file."""
+        found = self._records(image_id.encode())
+        return tuple((path, _true(one)) for path, one in found if one.image_id == image_id)
+
+    def _records(self, with_: bytes) -> Iterator[tuple[Path, Record]]:
         with suppress(OSError):
             for path in sorted(self._folder.glob("*.json")):
                 with suppress(OSError, msgspec.MsgspecError):
                     if with_ in (raw := path.read_bytes()):
-                        yield msgspec.json.decode(raw, type=Record)
+                        # texts stay as they are written: to read them back takes a millisecond each
+                        yield path, msgspec.json.decode(raw, type=Record)
+
+
+def _true(record: Record) -> Record:
+    """Return a record with its texts as they were before they were written."""
+    plain = wire.unescape(cast("wire.Plain", msgspec.to_builtins(record, str_keys=True)))
+    return msgspec.convert(plain, Record, str_keys=True)
 
 
 def record_of(manifest: Manifest, receipt: Receipt) -> Record:

@@ -12,24 +12,35 @@ from gpuckpt.flow.work.history import DONE, History
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from gpuckpt.flow.work.history import Record
     from gpuckpt.flow.work.operation import Operation
     from gpuckpt.timing import Receipt
 
 
+class Kept:
+    """Where a record was put, once it was; None if it could not be."""
+
+    path: Path | None = None
+
+
 @contextmanager
-def kept(operation: Operation, make: Callable[[Receipt], Record]) -> Iterator[None]:
+def kept(operation: Operation, make: Callable[[Receipt], Record]) -> Iterator[Kept]:
     """Keep the record that `make` makes of the receipt when the operation has ended, or failed.
 
-    What was refused before anything was touched is not worth a record.
+    Gives what will hold where it is. A dump that was refused before anything was touched is not
+    worth a record.
     """
     history = History(operation.tools.state_dir)
+    here = Kept()
     try:
-        yield
+        yield here
     except BaseException as why:
         outcome = why.name if isinstance(why, GpuckptError) else type(why).__name__
         record = make(operation.record.receipt(outcome))
-        history.add(structs.replace(record, outcome=outcome))
+        here.path = history.add(structs.replace(record, outcome=outcome))
+        if isinstance(why, GpuckptError):
+            why.receipt = here.path
         raise
-    history.add(make(operation.record.receipt(DONE)))
+    here.path = history.add(make(operation.record.receipt(DONE)))

@@ -91,3 +91,20 @@ def goes_on(otherwise: str, *, cuda: bool, quiesced: bool) -> str:
     if quiesced:
         return RESUMED
     return UNLOCKED if cuda else otherwise
+
+
+# what each event means, for those who read an interval elsewhere
+MEANS: Final = {
+    BEGUN: "the operation began",
+    AT_REST: "every rank stood at the same step, as it had been asked to",
+    LOCK: "the driver was told to hold the first process, or would have been if there was one",
+    FROZEN: "CRIU asked for its first image: the whole tree stood still",
+    COMMITTED: "the image was complete, synced and renamed to its place",
+    GONE: "every pid of the job was free",
+    LET_GO: "CRIU's dump had ended, and let the tree run",
+    RELEASED: "CRIU's restore had ended, and let the tree run",
+    UNLOCKED: "the driver had given the last process back its GPU state",
+    RESUMED: "the ranks were told to go on from their step",
+    PROGRESS: "a process was seen to have used CPU time since it was let go on",
+    PROBED: "the user's probe had succeeded",
+}

@@ -1,0 +1,190 @@
+"""What a restore tells of itself beside its times, and the evidence that is made of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from gpuckpt.account import Verdict
+from gpuckpt.errors import HostMismatch, ImageDamaged, UsageError, VerificationFailed
+from gpuckpt.events import Silent
+from gpuckpt.flow.evidence.check import check, judge
+from gpuckpt.flow.evidence.document import Sealed, schema
+from gpuckpt.flow.evidence.make import EvidenceRequest, write
+from gpuckpt.flow.request import RestoreRequest
+from gpuckpt.flow.restore import restore
+from gpuckpt.flow.work.interrupts import Interrupts
+from tests.flow.test_receipts import Growing, Place
+
+if TYPE_CHECKING:
+    from gpuckpt.flow.work.history import Record
+
+SCHEMA = Path(__file__).parents[2] / "gpuckpt" / "evidence.schema.json"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """Return a place whose job is off, with its image."""
+    found = Place(tmp_path)
+    found.away()
+    return found
+
+
+def refused(place: Place) -> Record:
+    """Let a restore be refused: by another driver."""
+    known, place.host.driver = place.host.driver, "999.1"
+    with pytest.raises(HostMismatch) as caught:
+        place.restore()
+    place.host.driver = known
+    assert caught.value.receipt is not None
+    assert caught.value.receipt.parent == place.state / "receipts"
+    return place.records[-1]
+
+
+def evidence(place: Place, *receipts: Path, **more: Any) -> Sealed:
+    path, data = write(
+        EvidenceRequest(place.image, receipts, output=place.state.parent / "e.json", **more),
+        place.state,
+        place.state,
+    )
+    path.unlink()
+    found, findings = judge(data)
+    assert found is not None
+    assert not [one for one in findings if one.id != "evidence-coverage"]
+    return found
+
+
+def test_a_refused_restore_is_recorded_with_what_was_compared(place: Place) -> None:
+    kept = refused(place)
+    assert (kept.operation, kept.outcome) == ("restore", "host_mismatch")
+    account = kept.account
+    assert account is not None
+    assert account.place is not None
+    assert account.place.driver == "999.1"
+    gates = {one.gate: one for one in account.gates}
+    assert gates["gate-driver"].verdict is Verdict.CLOSED
+    assert (gates["gate-driver"].image, gates["gate-driver"].host) == ("580.159.04", "999.1")
+    assert gates["gate-driver"].reason
+    assert gates["gate-arch"].verdict is Verdict.SAME
+    assert gates["files"].image == gates["files"].host
+    assert "gate-driver" in {one.id for one in account.findings}
+    assert "driver" in account.error
+
+
+def test_a_forced_gate_is_told_as_one(place: Place) -> None:
+    place.host.driver = "999.1"
+    place.restore(force_gates=frozenset({"gate-driver"}))
+    found = evidence(place)
+    (one,) = [one for one in found.attempts if one.operation == "restore"]
+    assert one.forced == ("gate-driver",)
+    assert [gate.gate for gate in one.gates if gate.verdict is Verdict.FORCED] == ["gate-driver"]
+    assert ("driver", "999.1") in {(each.what, each.after) for each in one.changes}
+    said = [each.text for each in found.not_proved if each.what == "gates"]
+    assert len(said) == 1
+    assert "forced" in said[0]
+    assert not [each for each in found.proved if each.what == "gates"]
+
+
+def test_all_that_was_tried_stands_in_it(place: Place) -> None:
+    refused(place)
+    place.host.ran = Growing()
+    request = RestoreRequest(place.image, settle=0.0, probe="true")
+    result = restore(place.tools, request, Silent(), Interrupts())
+    assert result.kept is not None
+    found = evidence(place, result.kept, planned=2, targets=(("runs", 1e6), ("pause", 0.0)))
+    assert [(one.id, one.outcome, one.planned) for one in found.attempts] == [
+        ("dump", "done", True),
+        ("restore-1", "host_mismatch", False),
+        ("restore-2", "done", True),
+        ("restore-3", "missing", True),
+    ]
+    assert found.plan.restores == 2
+    assert [(one.attempt, one.interval, one.met) for one in found.targets] == [
+        ("restore-2", "runs", True),
+        ("restore-3", "runs", None),
+        ("dump", "pause", False),
+    ]
+    shown = {(one.about, one.what) for one in found.proved}
+    assert {("restore-2", what) for what in ("bytes", "gates", "progress", "probe")} <= shown
+    left = {(one.about, one.what) for one in found.not_proved}
+    assert {("restore-1", "all"), ("restore-3", "all"), ("restore-2", "memory")} <= left
+    assert ("restore-2", "gpu-memory") in left
+    assert not shown & left
+    last = found.attempts[2]
+    assert last.after is not None
+    assert (last.after.hostname, last.pids) == (found.before.hostname, result.pids)
+    assert {one.name: one.begin for one in last.timing.intervals} == {  # type: ignore[union-attr]
+        "runs": "begun",
+        "first-progress": "begun",
+        "probe-ready": "begun",
+    }
+
+
+def test_a_job_that_did_not_pass_proves_nothing(place: Place) -> None:
+    place.host.probe_answer = "it said no"
+    with pytest.raises(VerificationFailed):
+        place.restore(probe="false", probe_timeout=0.01)
+    found = evidence(place)
+    assert found.attempts[-1].outcome == "verification_failed"
+    assert "it said no" in found.attempts[-1].error
+    assert not [one for one in found.proved if one.about == "restore-1"]
+
+
+def test_what_a_command_printed_is_a_receipt(place: Place, tmp_path: Path) -> None:
+    """On another host, which has no record of it."""
+    request = RestoreRequest(place.image, settle=0.0)
+    result = restore(place.tools, request, Silent(), Interrupts())
+    printed = tmp_path / "printed.json"
+    payload = {
+        "receipt": result.receipt,
+        "image_id": result.image_id,
+        "account": result.account,
+    }
+    printed.write_bytes(msgspec.json.encode({"schema": "gpuckpt/1", "result": payload}))
+    here = evidence(place, printed)
+    assert [one.id for one in here.attempts] == ["dump", "restore-1"]  # it is the one recorded
+    place.state = tmp_path / "elsewhere"
+    found = evidence(place, printed)
+    assert [(one.id, one.source) for one in found.attempts] == [
+        ("dump", "manifest"),
+        ("restore-1", str(printed)),
+    ]
+    assert found.attempts[1].gates == here.attempts[1].gates != ()
+    printed.write_bytes(msgspec.json.encode(payload | {"image_id": "another"}))
+    with pytest.raises(UsageError, match="of image another, not of"):
+        evidence(place, printed)
+    printed.write_bytes(msgspec.json.encode(result.receipt))
+    with pytest.raises(UsageError, match="of no image that it names"):
+        evidence(place, printed)
+
+
+def test_it_is_checked_against_the_image(place: Place, tmp_path: Path) -> None:
+    path, _ = write(EvidenceRequest(place.image), place.state, tmp_path)
+    assert path == tmp_path / "image.evidence.json"
+    with pytest.raises(UsageError, match="is there already"):
+        write(EvidenceRequest(place.image), place.state, tmp_path)
+    assert sorted(tmp_path.glob(".*")) == []
+    sound = check(path, place.image, Silent(), Interrupts())
+    assert (sound.findings, sound.bytes) == ((), sound.evidence.image.stored)  # type: ignore[union-attr]
+    other = Place(tmp_path / "other")
+    other.away()
+    ids = {one.object for one in check(path, other.image, Silent(), Interrupts()).findings}
+    assert {"image.image_id", "image.seal"} <= ids
+    stored = next((place.image / "criu").iterdir())
+    data = bytearray(stored.read_bytes())
+    data[0] ^= 1
+    stored.write_bytes(data)
+    assert check(path, place.image, Silent(), Interrupts()).findings
+    data[-1] ^= 1
+    stored.write_bytes(data)
+    with pytest.raises(ImageDamaged):
+        write(EvidenceRequest(place.image), place.state, tmp_path / "none")
+
+
+def test_the_published_schema_is_that_of_the_types() -> None:
+    assert SCHEMA.read_bytes() == schema(), "make schema"
+    assert json.loads(schema())["$id"] == "urn:gpuckpt:evidence:1"
