@@ -19,6 +19,7 @@ from typer.main import get_command, get_group
 
 from gpuckpt import __version__
 from gpuckpt.cli import completion
+from gpuckpt.cli.compat import compat
 from gpuckpt.cli.demo import demo
 from gpuckpt.cli.doctor import doctor
 from gpuckpt.cli.dump import dump
@@ -60,6 +61,7 @@ COMMANDS: dict[str, Handler] = {
     "verify": verify,
     "show": show,
     "evidence": evidence,
+    "compat": compat,
     "jobs": jobs,
     "status": status,
     "repair": repair,

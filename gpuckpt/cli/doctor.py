@@ -2,26 +2,67 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from gpuckpt.cli import units
+from gpuckpt.cli import units, values
 from gpuckpt.cli.context import Application
+from gpuckpt.cli.options import option
 from gpuckpt.cli.page import Check, Checks, Outcome, Page, Paragraph, Tone
+from gpuckpt.cli.suggest import images
 from gpuckpt.errors import HostUnfit
 
 if TYPE_CHECKING:
     from gpuckpt.flow.doctor import DoctorResult
 
 
-def doctor(app: Application) -> int:
+Facts = Annotated[
+    bool,
+    option(
+        "--facts",
+        help="Only print, as JSON, what a restore compares of this host: for `compat` elsewhere.",
+    ),
+]
+For = Annotated[
+    list[Path] | None,
+    option(
+        "--for",
+        metavar="IMAGE",
+        help="With --facts: also what is here of the files and packages that this image needs. "
+        "May be given several times.",
+        parser=values.path("--for"),
+        offer=images,
+    ),
+]
+
+
+def doctor(app: Application, *, facts: Facts = False, for_: For = None) -> int:
     """Check whether this host can dump and restore.
 
     Looks at privileges, kernel, CRIU, driver, GPUs and space, then dumps and restores a small
     process of its own. Ends with exit status 3 if anything failed.
     """
+    if facts:
+        return _facts(app, for_ or [])
+    if for_:
+        raise values.refuse("--for", "only --facts needs it", "doctor --facts --for IMAGE")
     from gpuckpt.flow.doctor import doctor as examine
 
     return app.show(outcome(examine(app.tools, app.reporter, app.interrupts)))
+
+
+def _facts(app: Application, images: list[Path]) -> int:
+    """Print one JSON object; with --json in the envelope of all commands."""
+    from gpuckpt.flow.returning.opening import examined
+    from gpuckpt.flow.returning.target.savedhost import plain, take
+
+    document = plain(take(app.tools, [examined(one).manifest for one in images]))
+    if app.settings.json:
+        return app.show(Outcome(payload=document, page=Page("", Tone.NEUTRAL)))
+    app.renderer.out.write(json.dumps(document) + "\n")
+    app.renderer.out.flush()
+    return 0
 
 
 def outcome(result: DoctorResult) -> Outcome:

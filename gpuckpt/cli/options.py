@@ -215,6 +215,16 @@ GpuMap = Annotated[
     ),
 ]
 
+ForceGate = Annotated[
+    list[str] | None,
+    option(
+        "--force-gate",
+        metavar="ID",
+        help="Restore although this gate is closed. May be given several times.",
+        parser=values.gate,
+    ),
+]
+
 # --- afterwards ----------------------------------------------------------------------------------
 DryRun = Annotated[bool, option("--dry-run", help="Only say what would be done.")]
 

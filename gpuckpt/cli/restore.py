@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from gpuckpt.cli import describe, moved, preview, timeline, units, values
 from gpuckpt.cli.context import Application
 from gpuckpt.cli.options import (
+    ForceGate,
     GpuMap,
     ImageFolder,
     Settle,
@@ -60,15 +61,6 @@ OnVerifyFail = Annotated[
         metavar="WHAT",
         help="A job that fails the look afterwards: keep it (the default) or kill it.",
         parser=values.choice("--on-verify-fail", ("keep", "kill")),
-    ),
-]
-ForceGate = Annotated[
-    list[str] | None,
-    option(
-        "--force-gate",
-        metavar="ID",
-        help="Restore although this gate is closed. May be given several times.",
-        parser=values.gate,
     ),
 ]
 PidNamespace = Annotated[

@@ -17,7 +17,7 @@ from gpuckpt.errors import UsageError
 from gpuckpt.location import Url, is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from gpuckpt.location import Location
 
@@ -194,6 +194,17 @@ def folder(option: str) -> Callable[[str], Path]:
         return found
 
     return read
+
+
+def within(paths: Iterable[Path], option: str, pattern: str) -> Iterator[Path]:
+    """Yield files as they are, and of folders what is in them by this pattern."""
+    for one in paths:
+        found = sorted(one.glob(pattern)) if one.is_dir() else [one]
+        if not found:
+            raise refuse(
+                option, f"{one} holds no {pattern}", "Name a file of it, or another folder."
+            )
+        yield from found
 
 
 def label(text: str) -> str:

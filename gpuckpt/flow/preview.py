@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from gpuckpt.errors import ImageDamaged, ImageUntrusted
+from gpuckpt.flow.returning.opening import examined
 from gpuckpt.flow.returning.target.facts import TargetFacts, gather
 from gpuckpt.flow.returning.target.judge import judge, refusal
 from gpuckpt.flow.returning.target.room import carried_bytes, memory_needed
@@ -13,12 +12,9 @@ from gpuckpt.flow.sight.forecast import Return, returning
 from gpuckpt.flow.work import hugepages
 from gpuckpt.flow.work.history import History
 from gpuckpt.image.identity import changes
-from gpuckpt.image.store import Image
-from gpuckpt.model import blocker
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from gpuckpt.errors import GpuckptError
@@ -66,50 +62,20 @@ def preview(
         ImageError: there is no image, or its manifest cannot be read.
         NotPrivileged: this user may not read it.
     """
-    with _opened(path) as (image, untrusted):
-        manifest = image.manifest
-        wrong = untrusted or _damage(image)
+    opened = examined(path)
+    manifest = opened.manifest
     facts = gather(tools, manifest, stays=stays, gpu_map=gpu_map, apart=apart)
     found = judge(manifest, facts)
-    error = next((why for why, _ in wrong), None) or refusal(found, force)
+    error = opened.error or refusal(found, force)
     held = sum(use.bytes for use in manifest.nvidia.uses) if manifest.nvidia else 0
-    own = [one for _, findings in wrong for one in findings]
     return Preview(
         path=path,
         manifest=manifest,
         facts=facts,
-        findings=(*own, *found),
+        findings=(*opened.findings, *found),
         error=error,
         same_boot=manifest.host.boot_id == facts.host.boot_id,
         memory=memory_needed(manifest) + carried_bytes(facts),
         thp=hugepages.helps(facts.host, held),
         forecast=returning(manifest, facts.host.cpu_count, History(tools.state_dir).records()),
     )
-
-
-_Wrong = list[tuple["GpuckptError", tuple["Finding", ...]]]
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[tuple[Image, _Wrong]]:
-    """Open the image, be it by distrust: what else is wrong is worth knowing at once."""
-    wrong: _Wrong = []
-    try:
-        image = Image.open(path)
-    except ImageUntrusted as why:
-        image = Image.open(path, trust=False)
-        wrong.append((why, (_untrusted(path, why),)))
-    with image:
-        yield image, wrong
-
-
-def _untrusted(path: Path, why: ImageUntrusted) -> Finding:
-    return blocker("image-untrusted", str(path), f"{why.message}.", why.hint)
-
-
-def _damage(image: Image) -> _Wrong:
-    try:
-        image.check_sizes()
-    except (ImageDamaged, ImageUntrusted) as why:
-        return [(why, why.findings or (_untrusted(image.path, why),))]  # type: ignore[arg-type]
-    return []

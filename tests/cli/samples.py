@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from gpuckpt.flow.compat import Candidate, Compat, Fit
 from gpuckpt.flow.doctor import Check, DoctorResult
 from gpuckpt.flow.gc import GcResult, Removed
 from gpuckpt.flow.jobs import Job
@@ -15,6 +16,7 @@ from gpuckpt.flow.leftovers.mending import Deed
 from gpuckpt.flow.outlook import Outlook, Row
 from gpuckpt.flow.repair import RepairResult
 from gpuckpt.flow.request import DumpRequest, DumpResult, RehearseResult, RestoreResult
+from gpuckpt.flow.returning.target.saved import target_facts
 from gpuckpt.flow.show import ShowResult
 from gpuckpt.flow.sight.forecast import forecast
 from gpuckpt.flow.sight.look import Sight
@@ -24,6 +26,7 @@ from gpuckpt.flow.trial import Trial
 from gpuckpt.flow.verify import VerifyResult
 from gpuckpt.flow.work.history import Record
 from gpuckpt.flow.work.journal import Entry
+from gpuckpt.image.identity import changes
 from gpuckpt.image.manifest import (
     DumpOptions,
     FileEntry,
@@ -47,7 +50,7 @@ from gpuckpt.model import (
 )
 from gpuckpt.timing import Event, Foreign, Interval, Phase, Receipt, Wait
 from gpuckpt.tools.criurun import CriuOptions
-from tests import plan_samples
+from tests import gpu_samples, host_samples, plan_samples
 
 if TYPE_CHECKING:
     from gpuckpt.image.damage import Damage
@@ -273,6 +276,23 @@ def restore_result() -> RestoreResult:
     )
 
 
+def compat_result() -> Compat:
+    host = host_samples.saved("node9", gpu_samples.nvidia(gpu_samples.switched("b", 1)))
+    facts = target_facts(host, MANIFEST)
+    fit = Fit(
+        image=IMAGE,
+        manifest=MANIFEST,
+        host="node9",
+        facts=facts,
+        findings=FINDINGS[2:3],
+        error=None,
+        not_judged=("pids",),
+        identity=changes(MANIFEST, facts.host, facts.gpus),
+        memory=GIB,
+    )
+    return Compat((IMAGE,), (Candidate("node9", IMAGE / "a.json", 60.0),), (fit,))
+
+
 def verify_result(image: Path = IMAGE, *damage: Damage) -> VerifyResult:
     return VerifyResult(image, MANIFEST, 31, 12 * GIB, 14 * GIB, 4.2, damage)
 
@@ -313,6 +333,7 @@ def results() -> dict[str, object]:
     return {
         "verify": verify_result(),
         "show": ShowResult(MANIFEST, IMAGE, ()),
+        "compat": compat_result(),
         "jobs": (job, hostile),
         "doctor": DoctorResult(
             (

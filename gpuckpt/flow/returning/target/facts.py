@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import field
 from msgspec.structs import replace
 
 from gpuckpt.errors import HostUnfit
-from gpuckpt.flow.gpu.memory import holders, memory_need
+from gpuckpt.flow.gpu.memory import holders
 from gpuckpt.flow.returning import doubts
 from gpuckpt.flow.returning.ledger import Ledger
 from gpuckpt.flow.returning.target.bound import taken_names
 from gpuckpt.flow.returning.target.files import fake_link, files, is_there
+from gpuckpt.flow.returning.target.gpus import planned, short
 from gpuckpt.flow.returning.target.ground import folder_of, made_in, makeable
 from gpuckpt.flow.returning.target.ports import processes, remains_of, seen_port, talkers
 from gpuckpt.flow.returning.target.standing import Standing, standings
 from gpuckpt.flow.sight.obstacles import check_answers
 from gpuckpt.flow.work.journal import Journal
-from gpuckpt.image.gpuplan import GpuPlan, gpu_plan
 from gpuckpt.tools import foreground
 from gpuckpt.tools.net import PortState
 from gpuckpt.tools.pidspace import own_memory
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from gpuckpt.flow.returning.target.ports import SeenPort
     from gpuckpt.flow.work.journal import Entry
     from gpuckpt.flow.work.toolbox import Toolbox
+    from gpuckpt.image.gpuplan import GpuPlan
     from gpuckpt.image.manifest import Manifest
     from gpuckpt.image.outside import FileRecord, LockRecord
     from gpuckpt.model import Finding, HostFacts, NvidiaFacts, Process, Version
@@ -154,7 +156,7 @@ def gather(
 def look_again(tools: Toolbox, manifest: Manifest, facts: TargetFacts) -> TargetFacts:
     """Look once more at what may pass by itself: numbers, ports, names, GPU memory."""
     nvidia = tools.nvidia.facts()
-    plan = facts.gpus.renewed(nvidia) if facts.gpus else _plan(manifest, nvidia, facts.asked)
+    plan = facts.gpus.renewed(nvidia) if facts.gpus else planned(manifest, nvidia, facts.asked)
     ports = tuple(seen_port(tools, listener) for listener in manifest.outside.listeners)
     remains = remains_of(tools, manifest, ports)
     return replace(
@@ -169,7 +171,7 @@ def look_again(tools: Toolbox, manifest: Manifest, facts: TargetFacts) -> Target
         locked=_locked(tools, manifest.outside.locks, apart=facts.apart),
         nvidia=nvidia,
         gpus=plan,
-        gpu_short=_gpu_short(tools, manifest, nvidia, plan),
+        gpu_short=short(manifest, nvidia, plan, partial(holders, tools)),
     )
 
 
@@ -179,27 +181,6 @@ def _taken(tools: Toolbox, manifest: Manifest) -> dict[int, Process | None]:
     unseen = [number for number, user in found.items() if user is None]
     given_back = set(unseen).difference(tools.proc.taken(unseen) if unseen else ())
     return {number: user for number, user in found.items() if number not in given_back}
-
-
-def _plan(
-    manifest: Manifest, nvidia: NvidiaFacts | None, asked: tuple[tuple[str, str], ...]
-) -> GpuPlan:
-    uses = manifest.nvidia.uses if manifest.nvidia is not None else ()
-    return gpu_plan(manifest, nvidia, asked, memory_need(uses, {}))
-
-
-def _gpu_short(
-    tools: Toolbox, manifest: Manifest, nvidia: NvidiaFacts | None, plan: GpuPlan
-) -> dict[str, tuple[int, str]]:
-    """Return the GPUs without enough free memory: what is needed, and who holds what there."""
-    if manifest.nvidia is None or nvidia is None or not manifest.nvidia.uses:
-        return {}
-    need = memory_need(manifest.nvidia.uses, plan.map)
-    return {
-        gpu.uuid: (need[gpu.uuid], holders(tools, gpu.uuid))
-        for gpu in nvidia.gpus
-        if gpu.memory_free < need.get(gpu.uuid, 0)
-    }
 
 
 def _criu(tools: Toolbox) -> tuple[Version | None, HostUnfit | None]:
