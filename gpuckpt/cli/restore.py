@@ -46,7 +46,7 @@ PostRestore = Annotated[
         "--post-restore",
         metavar="COMMAND",
         help="Shell command that is told of the job once it runs, before the probe, in "
-        "GPUCKPT_ROOT_PID, _PIDS, _IMAGE, _GPU_MAP, _HOSTNAME_WAS and _NOW.",
+        "GPUCKPT_ROOT_PID, _PIDS, _IMAGE, _GPU_MAP, _CHANGED, _HOSTNAME_WAS, _NOW and more.",
         parser=values.command("--post-restore"),
     ),
 ]

@@ -99,8 +99,7 @@ class _Restore:
         self.tools = operation.tools
         self.record = operation.record
         self.interrupts = operation.interrupts
-        self.request = request
-        self.image = image
+        self.request, self.image = request, image
         self.findings = findings
         self.identity = changes(image.manifest, facts.host, facts.gpus)
         self.map = facts.gpus.map if facts.gpus and image.manifest.cuda else {}
@@ -125,6 +124,7 @@ class _Restore:
         self.threads = {p.pid: p.restore_thread for p in manifest.tree if p.pid in manifest.cuda}
         moved = partial(self.record.event, spans.PROGRESS)
         self.proof = Proof(self.tools, manifest, self.interrupts, self.map, moved)
+        self.proof.identity = self.identity
 
     def run(self) -> RestoreResult:
         try:

@@ -67,24 +67,22 @@ def told(what: Identity) -> dict[str, str]:
 
     Lists are separated by blanks, old and new GPUs in the same order.
     """
-    old, new = what.hostname or ("", "")
     gpus = [(one.old, one.new) for one in what.gpus if one.new]
-    return {
+    pairs = {
+        "ADDRESSES": (what.gone, what.fresh),
+        "GPUS": ([one.uuid for one, _ in gpus], [one.uuid for _, one in gpus]),
+        "BUS_IDS": ([one.bus_id for one, _ in gpus], [one.bus_id for _, one in gpus]),
+        "GPU_NUMBERS": ([one.index for one, _ in gpus], [one.index for _, one in gpus]),
+        "CUDA_ORDER": ([old for old, _ in what.order], [new for _, new in what.order]),
+    }
+    found = {
         "GPUCKPT_CHANGED": " ".join(what.words),
-        "GPUCKPT_OLD_HOSTNAME": old,
-        "GPUCKPT_NEW_HOSTNAME": new,
-        "GPUCKPT_OLD_ADDRESSES": " ".join(what.gone),
-        "GPUCKPT_NEW_ADDRESSES": " ".join(what.fresh),
-        "GPUCKPT_OLD_GPUS": " ".join(one.uuid for one, _ in gpus),
-        "GPUCKPT_NEW_GPUS": " ".join(one.uuid for _, one in gpus),
-        "GPUCKPT_OLD_BUS_IDS": " ".join(one.bus_id for one, _ in gpus),
-        "GPUCKPT_NEW_BUS_IDS": " ".join(one.bus_id for _, one in gpus),
-        "GPUCKPT_OLD_GPU_NUMBERS": " ".join(str(one.index) for one, _ in gpus),
-        "GPUCKPT_NEW_GPU_NUMBERS": " ".join(str(one.index) for _, one in gpus),
-        "GPUCKPT_OLD_ORDER": " ".join(str(old) for old, _ in what.order),
-        "GPUCKPT_NEW_ORDER": " ".join(str(new) for _, new in what.order),
         "GPUCKPT_VARIABLES": " ".join(what.variables),
     }
+    for name, (old, new) in pairs.items():
+        found[f"GPUCKPT_{name}_WAS"] = " ".join(map(str, old))
+        found[f"GPUCKPT_{name}_NOW"] = " ".join(map(str, new))
+    return found
 
 
 def _without(these: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from gpuckpt.flow.gpu.memory import shrunk
 from gpuckpt.flow.returning import doubts
 from gpuckpt.flow.returning.motion import Motion
 from gpuckpt.flow.returning.telling import environment
+from gpuckpt.image.identity import Identity
 from gpuckpt.model import blocker
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Proof:
         `gpu_map` says what is on another GPU; `moved` is told when the job was seen to move.
         """
         self._map = gpu_map
+        self.identity = Identity()  # what else the job knows and is another here
         self._uses: tuple[GpuUse, ...] = ()
         self._tools = tools
         self._manifest = manifest
@@ -158,7 +160,7 @@ class Proof:
 
     def tell(self, image: Path, command: str, timeout: float) -> list[Finding]:
         """Run the user's command that tells others, or the job, of what has changed."""
-        told = environment(image, self._manifest, self._map, self._tools.host.facts().hostname)
+        told = environment(image, self._manifest, self._map, self.identity)
         try:
             answer = self._tools.shell.run(command, timeout, self._interrupts.fd, told)
         except Stopped:

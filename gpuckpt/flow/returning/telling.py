@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpuckpt.image.identity import told
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from gpuckpt.image.identity import Identity
     from gpuckpt.image.manifest import Manifest
 
 
 def environment(
-    image: Path, manifest: Manifest, gpu_map: Mapping[str, str], hostname: str
+    image: Path, manifest: Manifest, gpu_map: Mapping[str, str], identity: Identity
 ) -> dict[str, str]:
     """Return the variables; the pids are those of this host, as `manifest` has them by now."""
+    before, now = identity.hostname or (manifest.host.hostname, manifest.host.hostname)
     return {
         "GPUCKPT_ROOT_PID": str(manifest.root_pid),
         "GPUCKPT_PIDS": " ".join(str(one.pid) for one in manifest.tree),
         "GPUCKPT_IMAGE": str(image),
         "GPUCKPT_GPU_MAP": ",".join(f"{old}={new}" for old, new in gpu_map.items()),
-        "GPUCKPT_HOSTNAME_WAS": manifest.host.hostname,
-        "GPUCKPT_HOSTNAME_NOW": hostname,
+        "GPUCKPT_HOSTNAME_WAS": before,
+        "GPUCKPT_HOSTNAME_NOW": now,
+        **told(identity),
     }

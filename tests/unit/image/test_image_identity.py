@@ -40,10 +40,13 @@ def test_another_host_is_told_in_full() -> None:
     assert found.order == ((0, 1), (1, 0))
     said = told(found)
     assert said["GPUCKPT_CHANGED"] == "hostname addresses gpus order"
-    assert (said["GPUCKPT_OLD_HOSTNAME"], said["GPUCKPT_NEW_HOSTNAME"]) == ("node1", "node2")
-    assert said["GPUCKPT_OLD_GPUS"].split() == [old[0].uuid, old[1].uuid]
-    assert said["GPUCKPT_NEW_GPUS"].split() == [new[1].uuid, new[0].uuid]
-    assert said["GPUCKPT_NEW_GPU_NUMBERS"] == "1 0"
+    assert (said["GPUCKPT_ADDRESSES_WAS"], said["GPUCKPT_ADDRESSES_NOW"]) == (
+        "10.0.0.1",
+        "10.0.0.2",
+    )
+    assert said["GPUCKPT_GPUS_WAS"].split() == [old[0].uuid, old[1].uuid]
+    assert said["GPUCKPT_GPUS_NOW"].split() == [new[1].uuid, new[0].uuid]
+    assert said["GPUCKPT_GPU_NUMBERS_NOW"] == said["GPUCKPT_CUDA_ORDER_NOW"] == "1 0"
     assert said["GPUCKPT_VARIABLES"] == "HOSTNAME SLURM_JOB_ID"
     (table,) = moved.table(found)
     assert [row[0] for row in table.rows] == ["host name", "addresses", "GPU", "GPU", "CUDA order"]
