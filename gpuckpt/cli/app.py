@@ -11,7 +11,8 @@ import os
 import sys
 from collections.abc import Mapping
 from functools import cache, partial
-from typing import TYPE_CHECKING, Annotated, Any
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
 from typer._completion_classes import completion_init
@@ -209,11 +210,23 @@ def _parsed(name: str, handler: Handler) -> Callable[..., Invocation]:
         "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
     )
     keyword = inspect.Parameter.KEYWORD_ONLY
-    options = [parameter.replace(kind=keyword) for parameter in (*own, *common)]
+    options = [
+        parameter.replace(kind=keyword, annotation=_one_type(parameter.annotation))
+        for parameter in (*own, *common)
+    ]
     command.__signature__ = inspect.Signature([first, *options])  # type: ignore[attr-defined]
     command.__annotations__ = {}
     command.__name__ = name
     return command
+
+
+def _one_type(annotation: Any) -> Any:  # noqa: ANN401 - any type there is
+    """Return what typer may see: it takes no unions, and it is our readers that make the values."""
+    kind, *told = get_args(annotation) or (annotation,)
+    several = [one for one in get_args(kind) if one is not NoneType]
+    if get_origin(kind) is not UnionType or len(several) == 1:
+        return annotation
+    return Annotated[str if NoneType not in get_args(kind) else str | None, *told]
 
 
 def _common(

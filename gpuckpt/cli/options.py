@@ -14,6 +14,7 @@ import typer
 
 from gpuckpt.cli import values
 from gpuckpt.cli.suggest import ignorable, images, pids
+from gpuckpt.location import Location
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,11 +71,11 @@ JobPid = Annotated[
     ),
 ]
 ImageFolder = Annotated[
-    Path,
+    Location,
     typer.Argument(
         metavar="IMAGE",
-        help="The folder of the image.",
-        parser=values.path("IMAGE"),
+        help="The folder of the image, or its URL: s3://BUCKET/IMAGE, sftp://HOST/IMAGE.",
+        parser=values.location("IMAGE"),
         autocompletion=images,
     ),
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,6 +20,7 @@ from gpuckpt.cli.options import (
 )
 from gpuckpt.cli.page import Fields, Findings, Next, Outcome, Page, Table, Tone
 from gpuckpt.cli.suggest import pids_and_images
+from gpuckpt.location import Location
 from gpuckpt.model import TcpPolicy
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ _MOST_ROOTS = 3
 
 
 PlanTarget = Annotated[
-    str,
+    int | Location,
     typer.Argument(
         metavar="TARGET",
-        help="The pid of a job's root, or the folder of an image (./123 for a folder 123).",
+        help="The pid of a job's root, or the folder or URL of an image (./123 for a folder 123).",
         parser=values.plan_target,
         autocompletion=pids_and_images,
     ),
@@ -73,7 +73,7 @@ def plan(
     from gpuckpt.flow.request import DumpRequest
 
     request = DumpRequest(
-        pid=int(target) if target.isdecimal() else 0,
+        pid=target if isinstance(target, int) else 0,
         output=output,
         leave_running=leave_running,
         tcp=TcpPolicy(tcp),
@@ -82,7 +82,7 @@ def plan(
         ignore=frozenset(ignore or ()),
         quiesce=quiesce,
     )
-    if not target.isdecimal():
+    if not isinstance(target, int):
         _tell_idle(
             app, "a restore", [word for word in describe.dump_options(request) if word[0] == "-"]
         )
@@ -100,11 +100,11 @@ def _tell_idle(app: Application, of: str, options: Iterable[str]) -> None:
         app.reporter.note(f"{told}: no part of the plan of {of}")
 
 
-def _of_image(app: Application, target: str, gpu_map: str | None) -> int:
+def _of_image(app: Application, target: Location, gpu_map: str | None) -> int:
     """Tell what a restore of an image would meet on this host."""
     from gpuckpt.flow.preview import preview as look
 
-    seen = look(app.tools, Path(target), gpu_map=values.gpu_pairs(gpu_map))
+    seen = look(app.tools, target, gpu_map=values.gpu_pairs(gpu_map))
     return app.show(preview.outcome(seen, gpu_map=gpu_map))
 
 

@@ -13,6 +13,7 @@ from gpuckpt.cli.context import Application
 from gpuckpt.cli.options import option
 from gpuckpt.cli.page import Fields, Next, Outcome, Page, Paragraph, Table, Timeline, Tone
 from gpuckpt.cli.suggest import images
+from gpuckpt.location import Location
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,11 +27,11 @@ _MOST_FILES = 12
 _MOST_RECEIPTS = 6
 
 Shown = Annotated[
-    Path,
+    Location,
     typer.Argument(
         metavar="IMAGE",
-        help="The folder of the image; with --timeline also the file of a receipt.",
-        parser=values.path("IMAGE"),
+        help="The folder of the image, or its URL; with --timeline also the file of a receipt.",
+        parser=values.location("IMAGE"),
         autocompletion=images,
     ),
 ]
@@ -51,7 +52,7 @@ def show(app: Application, image: Shown, *, timeline: Drawn = False) -> int:
     from gpuckpt.flow.show import receipt
     from gpuckpt.flow.show import show as look
 
-    if timeline and image.is_file():
+    if timeline and isinstance(image, Path) and image.is_file():
         return app.show(receipts(image, (receipt(image),)))
     result = look(image, app.state_dir)
     if timeline:
@@ -59,7 +60,9 @@ def show(app: Application, image: Shown, *, timeline: Drawn = False) -> int:
     return app.show(outcome(result))
 
 
-def receipts(path: Path, records: tuple[Record, ...], result: ShowResult | None = None) -> Outcome:
+def receipts(
+    path: Location, records: tuple[Record, ...], result: ShowResult | None = None
+) -> Outcome:
     """Draw receipts; of many the newest."""
     shown = records[-_MOST_RECEIPTS:]
     if (first := records[0]) not in shown:  # the dump itself

@@ -276,11 +276,11 @@ def ignorable(text: str) -> str:
     return text
 
 
-def plan_target(text: str) -> str:
-    """Read a pid, checked, or the path of an image, made absolute."""
+def plan_target(text: str) -> int | Location:
+    """Read a pid, checked, or where an image is."""
     if _WHOLE.fullmatch(text.strip()):
-        return str(pid(text))
-    return str(path("TARGET")(text))
+        return pid(text)
+    return location("TARGET")(text)
 
 
 def command(option: str) -> Callable[[str], str]:

@@ -15,12 +15,11 @@ from gpuckpt.image.identity import changes
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from gpuckpt.errors import GpuckptError
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.identity import Identity
     from gpuckpt.image.manifest import Manifest
+    from gpuckpt.location import Location
     from gpuckpt.model import Finding
 
 
@@ -31,7 +30,7 @@ class Preview(Value, frozen=True):
     that a restore needs; `thp`: with huge pages it would be clearly quicker.
     """
 
-    path: Path
+    path: Location
     manifest: Manifest
     facts: TargetFacts
     findings: tuple[Finding, ...]
@@ -49,7 +48,7 @@ class Preview(Value, frozen=True):
 
 def preview(
     tools: Toolbox,
-    path: Path,
+    path: Location,
     force: frozenset[str] = frozenset(),
     *,
     stays: bool = False,
@@ -62,7 +61,7 @@ def preview(
         ImageError: there is no image, or its manifest cannot be read.
         NotPrivileged: this user may not read it.
     """
-    opened = examined(path)
+    opened = examined(path, tools.stores)
     manifest = opened.manifest
     facts = gather(tools, manifest, stays=stays, gpu_map=gpu_map, apart=apart)
     found = judge(manifest, facts)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from gpuckpt.account import Account
     from gpuckpt.image.manifest import Manifest
+    from gpuckpt.location import Location
     from gpuckpt.model import Finding
     from gpuckpt.timing import Receipt
 
@@ -74,7 +75,7 @@ class RestoreRequest(Value, frozen=True):
     command that is told of the job when it runs, and must succeed within `probe_timeout` seconds.
     """
 
-    image: Path
+    image: Location
     probe: str | None = None
     probe_timeout: float = 60.0
     settle: float = 1.0
@@ -140,7 +141,7 @@ class RestoreResult(Value, frozen=True):
     the file of its record.
     """
 
-    image: Path
+    image: Location
     root_pid: int
     pids: tuple[int, ...]
     receipt: Receipt

@@ -26,7 +26,7 @@ from gpuckpt.flow.returning.options import names_in, repeated
 from gpuckpt.flow.returning.placing import Placing
 from gpuckpt.flow.returning.proof import Proof
 from gpuckpt.flow.returning.proving import prove
-from gpuckpt.flow.work import hugepages, spans
+from gpuckpt.flow.work import hugepages, opening, spans
 from gpuckpt.flow.work.operation import Operation
 from gpuckpt.flow.work.quiescing import go_on
 from gpuckpt.flow.work.tasks import below_me, end_restored
@@ -35,7 +35,6 @@ from gpuckpt.flow.work.undo import Undo
 from gpuckpt.flow.work.waiting import Tally
 from gpuckpt.flow.work.workspace import workspace
 from gpuckpt.image.identity import changes
-from gpuckpt.image.store import Image
 from gpuckpt.image.unpack import Unpacker
 from gpuckpt.model import CudaState, Finding
 from gpuckpt.tools import criustats
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from gpuckpt.flow.work.journal import Placed
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.manifest import Manifest
+    from gpuckpt.image.store import Image
     from gpuckpt.tools.pidspace import Space
 
 KEPT = "What is left of the job was kept: end it before the image is restored again."
@@ -67,7 +67,7 @@ def restore(
     """
     operation = Operation.begin("restore", tools, reporter, interrupts)
     with operation.record.phase("open", str(request.image)):
-        image = Image.open(request.image)
+        image = opening.open_image(request.image, tools.stores)
     with image, turn(operation, needed=any(one.link for one in image.manifest.carried)):
         made = () if request.pid_namespace else tuple(one.pid for one in image.manifest.tree)
         told = Told(operation, request, image)

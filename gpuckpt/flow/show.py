@@ -13,9 +13,9 @@ import msgspec
 from gpuckpt.account import Account
 from gpuckpt.errors import UsageError
 from gpuckpt.flow.work.history import History, Record, record_of
+from gpuckpt.flow.work.opening import open_image
 from gpuckpt.image import wire
 from gpuckpt.image.manifest import unknown_needs
-from gpuckpt.image.store import Image
 from gpuckpt.timing import Receipt
 from gpuckpt.value import Value
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuckpt.image.manifest import Manifest
+    from gpuckpt.location import Location
 
 _LARGEST_RECEIPT: Final = 8 << 20
 _RECEIPTS: Final = "Name an image, or a file of receipts/ in the state directory or of --json."
@@ -35,7 +36,7 @@ class ShowResult(Value, frozen=True):
     """
 
     manifest: Manifest
-    path: Path
+    path: Location
     unknown_needs: tuple[str, ...]
     records: tuple[Record, ...] = ()
 
@@ -48,14 +49,14 @@ class _Printed(msgspec.Struct, frozen=True):
     account: Account | None = None
 
 
-def show(path: Path, state_dir: Path | None = None) -> ShowResult:
+def show(path: Location, state_dir: Path | None = None) -> ShowResult:
     """Read the manifest of an image, and what the state directory knows of it.
 
     Raises:
         ImageError: there is no image, or its manifest cannot be read.
         NotPrivileged: this user may not read it.
     """
-    with Image.open(path, trust=False) as image:
+    with open_image(path, trust=False) as image:
         manifest = image.manifest
         known = History(state_dir).of_image(manifest.image_id) if state_dir is not None else ()
         if not any(one.operation == "dump" for one in known):

@@ -5,23 +5,22 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from gpuckpt.flow.work.opening import open_image
 from gpuckpt.image.check import check_files
-from gpuckpt.image.store import Image
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from gpuckpt.events import Reporter
     from gpuckpt.flow.work.interrupts import Interrupts
     from gpuckpt.image.damage import Damage
     from gpuckpt.image.manifest import Manifest
+    from gpuckpt.location import Location
 
 
 class VerifyResult(Value, frozen=True):
     """What a look at every byte came to; `bytes` are stored ones, `raw` what they unpack to."""
 
-    image: Path
+    image: Location
     manifest: Manifest
     files: int
     bytes: int
@@ -30,7 +29,9 @@ class VerifyResult(Value, frozen=True):
     damage: tuple[Damage, ...]
 
 
-def verify(path: Path, reporter: Reporter, interrupts: Interrupts | None = None) -> VerifyResult:
+def verify(
+    path: Location, reporter: Reporter, interrupts: Interrupts | None = None
+) -> VerifyResult:
     """Read the whole image at `path` and compare it with its digests.
 
     Damage is in the result; only what is no image at all, or not trusted, raises.
@@ -43,7 +44,7 @@ def verify(path: Path, reporter: Reporter, interrupts: Interrupts | None = None)
         Interrupted: a signal asked to stop.
     """
     started = time.monotonic()
-    with Image.open(path) as image:
+    with open_image(path) as image:
         totals = image.manifest.totals
         with reporter.step("verify", str(path), totals.stored) as step:
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from functools import partial
 from itertools import islice
@@ -10,13 +9,11 @@ from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
-from gpuckpt.image import names
 from gpuckpt.image.buffers import Buffers, room_for
 from gpuckpt.image.crew import Countdown, Crew, cores
-from gpuckpt.image.damage import Damage, Damaged
+from gpuckpt.image.damage import Damage, Damaged, stored_damage
 from gpuckpt.image.frames import FRAME_SIZE
 from gpuckpt.image.reading import StoredFile
-from gpuckpt.image.store import stored_damage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
 
 MEMORY = 160 << 20
 _MOST_SURPLUS = 1000
-_TOP = frozenset({names.MANIFEST, names.CRIU_DIR, names.LOGS_DIR, names.OWNER})
 
 
 def check_files(
@@ -145,13 +141,6 @@ class _Checker:
 
 
 def _surplus(image: Image) -> Iterator[Damage]:
-    """Yield what lies in the image and does not belong to it; logs may be anything."""
-    expected = {names.stored_name(name) for name in image.entries}
-    for folder, fd, known in (
-        ("", image.fd, _TOP),
-        (f"{names.CRIU_DIR}/", image.criu_fd, expected),
-    ):
-        with os.scandir(fd) as entries:
-            surplus = (entry.name for entry in entries if entry.name not in known)
-            for name in islice(surplus, _MOST_SURPLUS):
-                yield Damage(f"{folder}{name}", "it does not belong to the image")
+    """Yield what lies in the image and does not belong to it."""
+    for name in islice(image.strays(), _MOST_SURPLUS):
+        yield Damage(name, "it does not belong to the image")

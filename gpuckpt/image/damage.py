@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import ImageDamaged
+from gpuckpt.image import names
 from gpuckpt.model import blocker
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
+    from gpuckpt.image.manifest import FileEntry
+    from gpuckpt.location import Location
     from gpuckpt.model import Finding
 
 _REMEDY = "Restore from another copy of the image."
@@ -48,7 +50,19 @@ class Damaged(Exception):
         self.damage = damage
 
 
-def refusal(path: Path, damages: Iterable[Damage]) -> ImageDamaged:
+def stored_damage(entry: FileEntry, reason: str) -> Damage:
+    """Return the damage of a whole stored file."""
+    return Damage(f"{names.CRIU_DIR}/{names.stored_name(entry.name)}", reason)
+
+
+def wrong_size(entry: FileEntry, size: int) -> Damage:
+    """Return the damage of a stored file that has another size than the manifest says."""
+    off = size - entry.stored_size
+    change = f"{off} bytes too long" if off > 0 else f"cut short by {-off} bytes"
+    return stored_damage(entry, f"it is {change}")
+
+
+def refusal(path: Location, damages: Iterable[Damage]) -> ImageDamaged:
     """Return the error for an image with these damages; the message names the first."""
     found = tuple(damages)
     more = f" ({len(found)} damages in all)" if len(found) > 1 else ""

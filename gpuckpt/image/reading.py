@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpuckpt.image.buffers import BLOCK, room_for
-from gpuckpt.image.damage import Damage, Damaged
+from gpuckpt.image.buffers import room_for
+from gpuckpt.image.damage import Damage, Damaged, stored_damage
 from gpuckpt.image.frames import Frame, FrameDamaged, check_stored, new_unpacker, prove_frame
 from gpuckpt.image.memory import Scratch
-from gpuckpt.image.store import stored_damage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,10 +18,6 @@ if TYPE_CHECKING:
 
     from gpuckpt.image.manifest import FileEntry
     from gpuckpt.image.store import Image
-
-# not cached; or the filesystem knows no such flag, or takes O_DIRECT and refuses the read
-_NOT_SO = frozenset({errno.EAGAIN, errno.EOPNOTSUPP, errno.EINVAL})
-_BIG = 1 << 20
 
 
 class _Own(threading.local):
@@ -54,11 +47,7 @@ class Unpacked(NamedTuple):
 
 
 class StoredFile:
-    """One stored file, open; reading from several threads is fine.
-
-    What of a big file is not in the page cache is read past it: a restore needs the host's
-    memory for the job, and filling the cache costs more than the reading.
-    """
+    """One stored file, open; reading from several threads is fine."""
 
     def __init__(self, image: Image, entry: FileEntry) -> None:
         """Open it and read its table.
@@ -68,70 +57,30 @@ class StoredFile:
             ImageUntrusted: others could have written it.
         """
         self.entry = entry
-        self._direct: int | None = None
-        self._fd = image.open_stored(entry)
+        self._source = image.open_stored(entry)
         try:
-            self.table = image.table(entry, self._fd)
-            if entry.stored_size >= _BIG:
-                self._direct = image.open_direct(entry, self._fd)
+            self.table = image.table(entry, self._source)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
         """Let go of the file; nobody may read from it any more."""
-        os.close(self._fd)
-        if self._direct is not None:
-            os.close(self._direct)
+        self._source.close()
 
     def stored(self, frame: Frame, room: memoryview) -> memoryview:
         """Read the stored bytes of a frame into `room`, and return where they are.
 
-        They are fewer if the file has become shorter. `room` has as many bytes as `room_for` says;
-        unless it is page-aligned, what is not in the page cache is read through it.
+        They are fewer if the file has become shorter. `room` has as many bytes as `room_for` says.
 
         Raises:
             Damaged: they cannot be read.
+            StoreFailed: the store did not give them.
         """
         try:
-            if self._direct is None:
-                return self._plainly(frame, room)
-            return self._cached(frame, room) or self._past_cache(frame, room, self._direct)
+            return self._source.read(frame.offset, frame.stored, room)
         except OSError as why:
             raise self.damaged(frame, f"it cannot be read ({why.strerror})") from why
-
-    def _cached(self, frame: Frame, room: memoryview) -> memoryview | None:
-        view = room[: frame.stored]
-        try:
-            count = os.preadv(self._fd, [view], frame.offset, os.RWF_NOWAIT)
-        except OSError as why:
-            if why.errno in _NOT_SO:
-                return None
-            raise
-        return view if count == frame.stored else None
-
-    def _past_cache(self, frame: Frame, room: memoryview, direct: int) -> memoryview:
-        start = frame.offset & -BLOCK
-        skip = frame.offset - start
-        size = (skip + frame.stored + BLOCK - 1) & -BLOCK
-        try:
-            got = os.preadv(direct, [room[:size]], start)
-        except OSError as why:
-            if why.errno not in _NOT_SO:
-                raise
-            got = 0
-        if got >= skip + frame.stored:
-            return room[skip : skip + frame.stored]
-        return self._plainly(frame, room)
-
-    def _plainly(self, frame: Frame, room: memoryview) -> memoryview:
-        got = 0
-        while got < frame.stored:
-            count = os.preadv(self._fd, [room[got : frame.stored]], frame.offset + got)
-            if not count:
-                break
-            got += count
-        return room[:got]
 
     def unpack(self, frame: Frame, room: memoryview) -> Unpacked:
         """Return the bytes of a frame, proved to be those that were packed; most lie in `room`.

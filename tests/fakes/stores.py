@@ -31,7 +31,7 @@ class FakeStores:
     """
 
     around: Around = _plainly
-    objects: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    objects: dict[str, dict[str, bytes]] = field(default_factory=dict, repr=False)
     unfinished: set[str] = field(default_factory=set)
     away: str = ""
     part: int = 0
@@ -50,6 +50,8 @@ class FakeStores:
 
         try:
             return self.around(name, answered)
+        except FileNotFoundError:
+            raise
         except OSError as why:
             raise StoreFailed(str(why)) from why
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import ImageDamaged, ImageUntrusted
-from gpuckpt.image.store import Image
+from gpuckpt.flow.work.opening import open_image
 from gpuckpt.model import blocker
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from gpuckpt.errors import GpuckptError
+    from gpuckpt.flow.work.storetool import StoresTool
     from gpuckpt.image.manifest import Manifest
+    from gpuckpt.location import Location
     from gpuckpt.model import Finding
 
 
@@ -23,13 +23,13 @@ class Opened(Value, frozen=True):
     `findings` say the same.
     """
 
-    path: Path
+    path: Location
     manifest: Manifest
     error: GpuckptError | None = None
     findings: tuple[Finding, ...] = ()
 
 
-def examined(path: Path) -> Opened:
+def examined(path: Location, stores: StoresTool | None = None) -> Opened:
     """Look at an image by its manifest and the sizes of its files.
 
     Raises:
@@ -37,10 +37,10 @@ def examined(path: Path) -> Opened:
         NotPrivileged: this user may not read it.
     """
     try:
-        image = Image.open(path)
+        image = open_image(path, stores)
     except ImageUntrusted as why:
         # be it by distrust: what else is wrong is worth knowing at once
-        with Image.open(path, trust=False) as image:
+        with open_image(path, trust=False) as image:
             return Opened(path, image.manifest, why, (_untrusted(path, why),))
     with image:
         try:
@@ -52,5 +52,5 @@ def examined(path: Path) -> Opened:
         return Opened(path, image.manifest)
 
 
-def _untrusted(path: Path, why: ImageUntrusted) -> Finding:
+def _untrusted(path: Location, why: ImageUntrusted) -> Finding:
     return blocker("image-untrusted", str(path), f"{why.message}.", why.hint)

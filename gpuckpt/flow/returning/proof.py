@@ -19,11 +19,11 @@ from gpuckpt.model import blocker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from gpuckpt.flow.work.interrupts import Interrupts
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.manifest import Manifest, ProcessRecord
+    from gpuckpt.location import Location
     from gpuckpt.model import CudaOutcome, Finding, GpuUse, Process, ProcessRef, Tree
 
 PROBE_SOON, PROBE_PAUSE = 0.05, 0.5
@@ -158,7 +158,7 @@ class Proof:
         reason = f"Process {process.pid} is another one than was restored: it started later."
         return [_wrong("process-replaced", f"pid {process.pid}", reason, process.pid)]
 
-    def tell(self, image: Path, command: str, timeout: float) -> list[Finding]:
+    def tell(self, image: Location, command: str, timeout: float) -> list[Finding]:
         """Run the user's command that tells others, or the job, of what has changed."""
         told = environment(image, self._manifest, self._map, self.identity)
         try:

@@ -8,14 +8,14 @@ from gpuckpt.image.identity import told
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from gpuckpt.image.identity import Identity
     from gpuckpt.image.manifest import Manifest
+    from gpuckpt.location import Location
 
 
 def environment(
-    image: Path, manifest: Manifest, gpu_map: Mapping[str, str], identity: Identity
+    image: Location, manifest: Manifest, gpu_map: Mapping[str, str], identity: Identity
 ) -> dict[str, str]:
     """Return the variables; the pids are those of this host, as `manifest` has them by now."""
     before, now = identity.hostname or (manifest.host.hostname, manifest.host.hostname)

@@ -248,9 +248,9 @@ def test_nothing_of_a_bad_frame_is_handed_over(tmp_path: Path, victim: int) -> N
     place = tmp_path / "job" / "criu" / "pages-1.img.zst"
     with Image.open(tmp_path / "job") as image:
         entry = image.entries["pages-1.img"]
-        fd = image.open_stored(entry)
-        frame = list(image.table(entry, fd))[victim]
-        os.close(fd)
+        source = image.open_stored(entry)
+        frame = list(image.table(entry, source))[victim]
+        source.close()
     stored = bytearray(place.read_bytes())
     stored[frame.offset + frame.stored // 2] ^= 1
     place.write_bytes(stored)
