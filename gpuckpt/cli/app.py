@@ -222,11 +222,16 @@ def _parsed(name: str, handler: Handler) -> Callable[..., Invocation]:
 
 def _one_type(annotation: Any) -> Any:  # noqa: ANN401 - any type there is
     """Return what typer may see: it takes no unions, and it is our readers that make the values."""
-    kind, *told = get_args(annotation) or (annotation,)
-    several = [one for one in get_args(kind) if one is not NoneType]
-    if get_origin(kind) is not UnionType or len(several) == 1:
+    inside = get_args(annotation)
+    if get_origin(annotation) is Annotated:
+        return Annotated[_one_type(inside[0]), *inside[1:]]
+    if get_origin(annotation) is list:
+        return list[_one_type(inside[0])]  # type: ignore[misc] # made for typer
+    if get_origin(annotation) is not UnionType:
         return annotation
-    return Annotated[str if NoneType not in get_args(kind) else str | None, *told]
+    several = [one for one in inside if one is not NoneType]
+    single = str if len(several) > 1 else _one_type(several[0])
+    return single | None if NoneType in inside else single
 
 
 def _common(

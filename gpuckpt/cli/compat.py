@@ -13,6 +13,7 @@ from gpuckpt.cli.context import Application
 from gpuckpt.cli.options import ForceGate, option
 from gpuckpt.cli.page import Fields, Findings, Outcome, Page, Paragraph, Table, Tone
 from gpuckpt.cli.suggest import images as offered
+from gpuckpt.location import Location
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,11 +26,11 @@ _ANSWERS = {"yes": "yes", "warnings": "with warnings", "no": "no"}
 _MARKS = (("yes", Tone.GOOD), ("with warnings", Tone.WARNING), ("no", Tone.BAD))
 
 Images = Annotated[
-    list[Path],
+    list[Location],
     typer.Argument(
         metavar="IMAGE",
-        help="The folders of the images.",
-        parser=values.path("IMAGE"),
+        help="The folders or URLs of the images.",
+        parser=values.location("IMAGE"),
         autocompletion=offered,
     ),
 ]
@@ -142,13 +143,13 @@ def _unknown(fits: tuple[Fit, ...]) -> Iterator[tuple[str, str]]:
         yield "not judged", f"{', '.join(words)}: saved facts do not tell"
 
 
-def _short(found: Compat) -> dict[Path, str]:
+def _short(found: Compat) -> dict[Location, str]:
     """Name images by the last part of their paths, unless two share it."""
     times = Counter(one.name for one in found.images)
     return {one: one.name if times[one.name] == 1 else str(one) for one in found.images}
 
 
-def _matrix(found: Compat, names: dict[Path, str]) -> Table | None:
+def _matrix(found: Compat, names: dict[Location, str]) -> Table | None:
     columns = ("HOST", *names.values())
     rows = tuple(
         (host.name, *(_answer(one) for one in found.of(host.name))) for host in found.hosts
@@ -158,7 +159,7 @@ def _matrix(found: Compat, names: dict[Path, str]) -> Table | None:
     return None if single or sum(widths) > _WIDEST else Table("", columns, rows, marks=_MARKS)
 
 
-def _lines(found: Compat, told: tuple[Fit, ...], names: dict[Path, str]) -> Table:
+def _lines(found: Compat, told: tuple[Fit, ...], names: dict[Location, str]) -> Table:
     """One line an answer; a column that says the same in each line is left out."""
     ages = {one.name: one.age for one in found.hosts}
     columns = {

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.identity import Identity
     from gpuckpt.image.manifest import Manifest
+    from gpuckpt.location import Location
     from gpuckpt.model import Finding
 
 # what is known of a host for one image, and what nobody could look at
@@ -53,7 +54,7 @@ class Fit(Value, frozen=True):
     of host memory that a restore needs.
     """
 
-    image: Path
+    image: Location
     manifest: Manifest
     host: str
     facts: TargetFacts
@@ -80,7 +81,7 @@ class Fit(Value, frozen=True):
 class Compat(Value, frozen=True):
     """All answers, host by host; the best host is first."""
 
-    images: tuple[Path, ...]
+    images: tuple[Location, ...]
     hosts: tuple[Candidate, ...]
     fits: tuple[Fit, ...]
 
@@ -96,7 +97,7 @@ class Compat(Value, frozen=True):
         )
 
     @property
-    def homeless(self) -> tuple[Path, ...]:
+    def homeless(self) -> tuple[Location, ...]:
         """The images that can be restored on none of the hosts."""
         placed = {fit.image for fit in self.fits if fit.error is None}
         return tuple(image for image in self.images if image not in placed)
@@ -117,7 +118,7 @@ class Compat(Value, frozen=True):
 
 def compat(
     tools: Callable[[], Toolbox],
-    images: Sequence[Path],
+    images: Sequence[Location],
     sources: Sequence[Path] = (),
     force: frozenset[str] = frozenset(),
 ) -> Compat:
