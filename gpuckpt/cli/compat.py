@@ -93,7 +93,8 @@ def _alone(fit: Fit) -> str:
         return f"{units.count(blockers, 'finding')} {stop} a restore on {fit.host}"
     warnings = len(fit.findings)
     but = f", with {units.count(warnings, 'warning')}" if warnings else ""
-    return f"this image can be restored on {fit.host}{but}"
+    told = ", as far as its facts tell" if fit.not_judged else ""
+    return f"this image can be restored on {fit.host}{but}{told}"
 
 
 def _verdict(found: Compat) -> str:

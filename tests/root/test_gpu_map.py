@@ -4,7 +4,8 @@ are stand-ins.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
@@ -14,6 +15,8 @@ from tests.gpu_samples import GIB, switched, uuid
 from tests.root.harness import exists, wait_for
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.root.fake_gpu import Stage
 
 pytestmark = pytest.mark.root
@@ -54,9 +57,23 @@ def test_to_the_other_gpu_and_to_another_host(stage: Stage) -> None:
     result = stage.gpuckpt("restore", image, "--gpu-map", "1=0", "--settle", "0.2").result
     stage.place.restored += result["pids"]
     assert result["gpu_map"] == {FIRST: SECOND, SECOND: FIRST}
+    assert result["identity"]["changed"] == ["gpus"]  # it sees one: that has no order
     restored = [line for line in stage.driver.calls() if line.split()[1] == "restore"][-1]
     assert restored.endswith(f"{FIRST}={SECOND},{SECOND}={FIRST}")
     stage.counts_on()
+
+
+def saved(stage: Stage, facts: Path, name: str) -> None:
+    """Keep what this host says of itself, as if it were another."""
+    told = stage.gpuckpt("doctor", "--facts").result
+    told["host"]["hostname"] = name
+    (facts / f"{name}.json").write_text(json.dumps(told))
+
+
+def judged(stage: Stage, image: object, facts: Path) -> dict[str, dict[str, Any]]:
+    """Judge the image on all hosts that are known by their facts."""
+    told = stage.gpuckpt("compat", image, "--host-facts", facts).json["result"]["fits"]
+    return {one["host"]: one for one in told}
 
 
 def refused_maps(stage: Stage, image: object) -> None:
@@ -72,6 +89,9 @@ def refused_maps(stage: Stage, image: object) -> None:
 def refused_hosts(stage: Stage, image: object) -> None:
     """One GPU less, another model: the plan has it in a table, and shows what can be."""
     small = replace(HERE[1], name="NVIDIA L4", uuid=uuid("b", 1))
+    facts = stage.place.folder / "facts"
+    facts.mkdir()
+    saved(stage, facts, "as-it-was")
     for gpus, gate, trouble in (
         (HERE[:1], "gate-gpu-missing", "no GPU is left for it"),
         ((HERE[0], small), "gate-gpu-model", "another model: NVIDIA L4"),
@@ -83,6 +103,16 @@ def refused_hosts(stage: Stage, image: object) -> None:
         place = seen["result"]["gpus"][1]
         assert (place["trouble"], place["part"]) == (trouble, "used")
         assert place["needed"] >= GIB
+        saved(stage, facts, gate)
+        there = judged(stage, image, facts)[gate]
+        assert there["gpus"] == seen["result"]["gpus"]
+        renamed = [one for one in there["findings"] if one["id"] == "identity"]
+        assert [one for one in there["findings"] if one not in renamed] == seen["result"][
+            "findings"
+        ]
+        assert len(renamed) == 1
     stage.board(HERE)
+    verdicts = {name: one["verdict"] for name, one in judged(stage, image, facts).items()}
+    assert verdicts == {"as-it-was": "warnings", "gate-gpu-missing": "no", "gate-gpu-model": "no"}
     one = stage.gpuckpt("plan", image, "--gpu-map", "1=0").json["result"]
     assert [place["how"] for place in one["gpus"]] == ["planned", "asked"]
