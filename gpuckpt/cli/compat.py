@@ -70,7 +70,7 @@ def compat(
 def outcome(found: Compat) -> Outcome:
     """Answer one question in full, many in a matrix; programs get all of it."""
     alone = len(found.fits) == 1
-    blocks = tuple(_full(found.fits[0]) if alone else _many(found))
+    blocks = tuple(_full(found.fits[0], found.hosts[0]) if alone else _many(found))
     tone = Tone.BAD if found.homeless else Tone.GOOD
     return Outcome(
         payload={
@@ -106,13 +106,13 @@ def _verdict(found: Compat) -> str:
     return f"every image has a host; {hosts} can take all {len(found.images)}"
 
 
-def _full(fit: Fit) -> Iterator[Block]:
+def _full(fit: Fit, host: Candidate) -> Iterator[Block]:
     """Say everything about one image on one host, as its plan does."""
     have = units.size(fit.facts.host.memory_available)
     rows = [
         ("image", str(fit.image)),
         ("job", describe.job(fit.manifest)),
-        ("host", fit.host),
+        ("host", fit.host if host.age is None else f"{fit.host}, facts {_age(host.age)}"),
         ("memory", f"{units.size(fit.memory)} needed, {have} available"),
     ]
     yield Fields((*rows, *_unknown((fit,))))

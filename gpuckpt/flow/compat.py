@@ -112,7 +112,7 @@ class Compat(Value, frozen=True):
             return refused[0]  # the image itself, wherever it would go
         number, hosts = len(self.homeless), len(self.hosts)
         what = "the image" if len(self.images) == 1 else f"{number} of {len(self.images)} images"
-        where = "this host" if hosts == 1 else f"any of these {hosts} hosts"
+        where = self.hosts[0].name if hosts == 1 else f"any of these {hosts} hosts"
         return HostMismatch(f"{what} cannot be restored on {where}", hint=_ALL)
 
 
@@ -130,8 +130,9 @@ def compat(
         NotPrivileged: this user may not read it.
     """
     listed = tuple(dict.fromkeys(images))
-    hosts = _saved(sources) if sources else _here(tools())
+    hosts = _saved(sources)
     opened = [examined(path) for path in listed]
+    hosts = hosts or _here(tools())
     found = {host.name: [_fit(host, look, one, force) for one in opened] for host, look in hosts}
     ranked = sorted((host for host, _ in hosts), key=lambda one: _rank(found[one.name]))
     return Compat(

@@ -38,6 +38,7 @@ LIGHT = {
     "dump abc": HEAVY,
     "show none": (*NEVER, "pynvml", "gpuckpt.tools.proc", "gpuckpt.flow.restore"),
     "plan 1": (*NEVER, "gpuckpt.flow.restore", "gpuckpt.flow.rehearse"),
+    "compat none": (*NEVER, "pynvml", "gpuckpt.tools.cuda", "gpuckpt.flow.restore"),
     "restore none": (*NEVER, "pynvml", "gpuckpt.flow.dump", "gpuckpt.flow.rehearse"),
 }
 PATIENCE = 60.0  # seconds; a shell and a few Pythons start

@@ -84,7 +84,7 @@ def test_each_image_needs_a_host_of_its_own(ask: Callable[..., Compat]) -> None:
     assert homeless.name == "small"
     error = ask({"large": EIGHT, "small": FOUR}, hosts[0]).error
     assert isinstance(error, HostMismatch)
-    assert error.message == "1 of 2 images cannot be restored on this host"
+    assert error.message == "1 of 2 images cannot be restored on eight"
     forced = ask({"small": FOUR}, hosts[0], force=frozenset({"gate-gpu-count"}))
     assert (forced.error, forced.fits[0].verdict) == (None, "warnings")
 

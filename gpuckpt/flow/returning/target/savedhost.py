@@ -7,6 +7,7 @@ a default in place of what an older one did not look at would pass in silence.
 from __future__ import annotations
 
 import os
+import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "gpuckpt-host-facts"
 VERSION: Final = 1
+# one word on one line: it is printed for scripts
+_NAME: Final = re.compile(r"[!-~]+")
 _LARGEST: Final = 64 << 20
 _ANEW: Final = "Make it with `gpuckpt doctor --facts > FILE` on that host."
 
@@ -115,7 +118,7 @@ def take(tools: Toolbox, manifests: Iterable[Manifest] = ()) -> SavedHost:
 
 def _for_image(tools: Toolbox, manifest: Manifest) -> ForImage:
     found = gather(tools, manifest)
-    return ForImage(**{name: dict(getattr(found, name)) for name in ForImage.__struct_fields__})
+    return ForImage(**{name: getattr(found, name) for name in ForImage.__struct_fields__})
 
 
 def plain(saved: SavedHost) -> dict[str, Any]:
@@ -145,6 +148,11 @@ def load(path: Path) -> SavedHost:
         _moment(found.taken)
     except (msgspec.MsgspecError, ValueError) as why:
         raise UsageError(f"{path} holds no sound facts of a host: {why}", hint=_ANEW) from why
+    if not _NAME.fullmatch(found.host.hostname):
+        name = found.host.hostname
+        raise UsageError(
+            f"{path} holds no sound facts of a host: it is called {name!r}", hint=_ANEW
+        )
     if missing := next(_missing(msgspec.to_builtins(found, str_keys=True), given), ""):
         raise UsageError(
             f"{path} does not tell {missing}, which this gpuckpt compares; it was written by "
