@@ -18,7 +18,7 @@ from gpuckpt.flow.returning.target.facts import gather
 from gpuckpt.flow.returning.target.judge import judge
 from gpuckpt.flow.returning.target.saved import target_facts
 from gpuckpt.flow.returning.target.savedhost import load, take
-from gpuckpt.image.outside import ConnectionRecord, ListenerRecord, Outside
+from gpuckpt.image.outside import ConnectionRecord, FileRecord, ListenerRecord, Outside, RemapRecord
 from gpuckpt.model import TcpPolicy, Version
 from gpuckpt.tools.net import PortState
 from gpuckpt.tools.surroundings import Surroundings
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gpuckpt.model import Finding, HostFacts, NvidiaFacts
 
 RELAXED = settings(deadline=None, max_examples=150)
+PATHS = ("/a/log", "/b/\udce4", "/c/d/x")
 ADDRESSES = ("10.0.0.1", "10.0.0.2", "fd00::7")
 MODELS = ("NVIDIA H200", "NVIDIA L4")
 GIB = 1 << 30
@@ -156,20 +157,42 @@ def images(draw: st.DrawFn) -> Manifest:
         parent_death=draw(st.sampled_from([0, 15])),
     )
     pages = draw(st.sampled_from([0, 100 * GIB]))
+    kinds = st.sampled_from([0o100644, 0o100600, 0o040755])
+    files = [
+        FileRecord(
+            path=one,
+            size=draw(st.sampled_from([10, 11])),
+            mode=draw(kinds),
+            build_id="",
+            mtime_ns=1,
+        )
+        for one in draw(st.lists(st.sampled_from(PATHS), unique=True))
+    ]
+    remaps = [
+        RemapRecord(path=one, name=f"{one}.cr.1.ghost", linked=draw(st.booleans()))
+        for one in draw(st.lists(st.sampled_from(PATHS), unique=True))
+    ]
     return msgspec.structs.replace(
         image,
         tree=(root, *image.tree[1:]),
         needs=draw(st.sampled_from([("criu-stream",), ("criu-stream", "new")])),
         options=msgspec.structs.replace(image.options, tcp=draw(st.sampled_from(list(TcpPolicy)))),
-        outside=Outside(files=(), listeners=tuple(ports), terminals=(), connections=tuple(lines)),
+        outside=Outside(
+            files=tuple(files),
+            listeners=tuple(ports),
+            terminals=(),
+            connections=tuple(lines),
+            remaps=tuple(remaps),
+            sockets=tuple(draw(st.lists(st.sampled_from(PATHS), max_size=1))),
+        ),
         identity=draw(st.sampled_from([(), ("POD_IP",)])),
         host=msgspec.structs.replace(image.host, addresses=("10.0.0.1",)),
         totals=msgspec.structs.replace(image.totals, pages=pages),
     )
 
 
-def toolbox(machine: Machine, rights: int, folder: Path) -> Toolbox:
-    fake = FakeHost()
+def toolbox(machine: Machine, rights: int, folder: Path, missing: set[str]) -> Toolbox:
+    fake = FakeHost(missing=missing)
     fake.around_of[os.getpid()] = Surroundings(cgroup="/", permitted=rights, bounding=rights)
     idle = fake.toolbox(folder)
     stand_ins: dict[str, Any] = {
@@ -185,14 +208,19 @@ def comparable(finding: Finding) -> tuple[object, ...]:
 
 
 @RELAXED
-@given(machine=machines(), image=images(), rights=st.sampled_from([0x3, 0xFF]))
+@given(
+    machine=machines(),
+    image=images(),
+    rights=st.sampled_from([0x3, 0xFF]),
+    missing=st.sets(st.sampled_from([*PATHS, *(f"{one}.cr.1.ghost" for one in PATHS), "/a"])),
+)
 def test_saved_facts_lead_to_the_same_findings(
-    machine: Machine, image: Manifest, rights: int
+    machine: Machine, image: Manifest, rights: int, missing: set[str]
 ) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        tools = toolbox(machine, rights, folder)
-        file = host_samples.write(folder / "facts.json", take(tools))
+        tools = toolbox(machine, rights, folder, missing)
+        file = host_samples.write(folder / "facts.json", take(tools, [image]))
         here, there = gather(tools, image), target_facts(load(file), image)
     assert list(map(comparable, judge(image, there))) == list(map(comparable, judge(image, here)))
     assert there.gpus == here.gpus
