@@ -50,6 +50,11 @@ class GpuckptError(Exception):
         self.gpus: tuple[GpuPlace, ...] = ()
         self.receipt: Path | None = None
 
+    def add(self, told: str) -> None:
+        """Tell of something else that came of it."""
+        self.message = f"{self.message}; {told}"
+        self.args = (self.message,)
+
     @property
     def exit_code(self) -> int:
         """The process's exit status for this error."""

@@ -271,6 +271,7 @@ class Packer:
             self._closing = True
             self._changed.notify_all()
         self._buffers.stop()
+        self._shelf.stop()
         os.eventfd_write(self._stop, 1)
         # Not waited for: a disk that hangs must not keep the job from being put back.
         threading.Thread(target=self._release, name="pack-release", daemon=True).start()

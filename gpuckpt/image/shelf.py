@@ -66,5 +66,8 @@ class Shelf(Protocol):
     def error(self, why: Exception) -> GpuckptError:
         """Return what to say of an error that `create`, `sync` or a sink has raised."""
 
+    def stop(self) -> None:
+        """Begin nothing any more where that takes long; sinks may raise Stopped from now on."""
+
     def close(self) -> None:
         """Let go of the place; what is there stays."""

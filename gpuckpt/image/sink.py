@@ -70,6 +70,9 @@ class Folder:
             return disk.writing_error(why, self._path, self._fd)
         return WriteFailed(f"the image could not be written: {why!r}")
 
+    def stop(self) -> None:
+        """Do nothing: what is under way is soon over."""
+
     def close(self) -> None:
         """Let go of the folder."""
         os.close(self._fd)

@@ -7,13 +7,12 @@ gpuckpt.image.remotestage.
 
 from __future__ import annotations
 
-import mmap
 import threading
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gpuckpt.errors import GpuckptError, WriteFailed
 from gpuckpt.image import names
-from gpuckpt.image.buffers import copy
+from gpuckpt.image.buffers import Buffer, copy
 from gpuckpt.image.memory import Stopped
 from gpuckpt.image.shelf import Piece
 
@@ -75,12 +74,12 @@ class Uploads:
         `memory`, or of one sender what they take.
         """
         self.store = store
-        self.most = most
+        self.most = max(1, most)
+        self._free: list[Buffer] = []
         part = max(_CHUNK, most // _PARTS)
         self.writers = max(1, min(_WRITERS, memory // 2 // part - 2))
         self.memory = (self.writers + 2) * part
-        self.objects = 0
-        self.bytes = 0
+        self.objects = self.bytes = 0
         self._where = where
         self._changed = threading.Condition()
         self._busy = 0
@@ -105,6 +104,23 @@ class Uploads:
         with self._changed:
             self.objects += objects
             self.bytes += size
+
+    @property
+    def told(self) -> str:
+        """Say how much was sent."""
+        return f"{self.objects} objects, {self.bytes / (1 << 20):.1f} MiB"
+
+    def lend(self, size: int) -> Buffer:
+        """Return memory for a part, of which nothing is touched before it is used."""
+        with self._changed:
+            if self._free and self._free[-1].size >= size:
+                return self._free.pop()
+        return Buffer(size)
+
+    def give(self, buffer: Buffer) -> None:
+        """Take memory back."""
+        with self._changed:
+            self._free.append(buffer)
 
     def idle(self, seconds: float) -> bool:
         """Wait until nothing is under way; say whether that is so."""
@@ -143,7 +159,8 @@ class UploadSink:
         self._name = name
         self._upload: Upload | None = None
         self._part = _CHUNK
-        self._gathered: memoryview | None = None
+        self._gathered: Buffer | None = None
+        self._sending: dict[int, Buffer] = {}
         self._filled = 0
         self._offset = 0  # of what is gathered
         self._turn = threading.Condition()
@@ -159,7 +176,7 @@ class UploadSink:
             view = memoryview(part)
             while view:
                 taken = min(len(view), self._part - self._filled)
-                copy(self._place()[self._filled :], view[:taken])
+                copy(self._place().view[self._filled :], view[:taken])
                 self._filled += taken
                 view = view[taken:]
                 if self._filled == self._part:
@@ -176,6 +193,7 @@ class UploadSink:
             else:
                 self._in_turn(upload, piece.offset, data)
         self._shelf.count(0, piece.size)
+        self._shelf.give(self._sending.pop(piece.offset))
 
     def end(self) -> None:
         """Send the rest, and wait until the store has confirmed the whole object."""
@@ -203,15 +221,15 @@ class UploadSink:
             self._part = self._upload.part or _CHUNK
         return self._upload
 
-    def _place(self) -> memoryview:
-        """Return memory for a part: pages that nothing was written to cost nothing."""
+    def _place(self) -> Buffer:
         if self._gathered is None:
-            self._gathered = memoryview(mmap.mmap(-1, self._part, mmap.MAP_PRIVATE))
+            self._gathered = self._shelf.lend(self._part)
         return self._gathered
 
     def _full(self) -> Piece:
         """Return what is gathered, and gather anew behind it."""
-        piece = Piece((self._place()[: self._filled],), self._offset, self._filled)
+        buffer = self._sending[self._offset] = self._place()
+        piece = Piece((buffer.view[: self._filled],), self._offset, self._filled)
         self._offset += self._filled
         self._gathered, self._filled = None, 0
         return piece
