@@ -7,7 +7,6 @@ a one-line reason with a hint, and never in a library's own wording.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -113,13 +112,14 @@ Progress = Annotated[
 
 # --- dump ----------------------------------------------------------------------------------------
 Output = Annotated[
-    Path | None,
+    Location | None,
     option(
         "--output",
         "-o",
         metavar="IMAGE",
-        help="Where to write the image. Default: command, pid and time, in the current folder.",
-        parser=values.path("--output"),
+        help="Where to write the image: a folder, or a URL of a store (s3://, sftp://). Default: "
+        "command, pid and time, in the current folder.",
+        parser=values.location("--output"),
     ),
 ]
 LeaveRunning = Annotated[

@@ -164,6 +164,8 @@ def _forecast(known: Forecast, cuda: int) -> Table:
     ]
     if known.disk_free is not None:
         rows.append(("disk free", units.size(known.disk_free), _disk(known)))
+    elif known.write_speed:
+        rows.append(("store", "", f"takes {known.write_speed / 1e9:.2f} GB/s, measured"))
     if known.spool is not None:
         there = f"can wait in memory, of {units.size(known.spool.available)} available"
         rows.append(("spool", units.size(known.spool.bytes), there))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec.structs import replace
@@ -26,6 +25,7 @@ from gpuckpt.cli.options import (
 )
 from gpuckpt.cli.page import Fields, Findings, Next, Outcome, Page, Timeline, Tone
 from gpuckpt.errors import UsageError
+from gpuckpt.location import Location
 from gpuckpt.model import TcpPolicy
 
 if TYPE_CHECKING:
@@ -51,13 +51,13 @@ RealDump = Annotated[
     bool, option("--dump", help="Make a real dump, check every byte of it, and remove it.")
 ]
 Scratch = Annotated[
-    Path | None,
+    Location | None,
     option(
         "--output",
         "-o",
         metavar="IMAGE",
         help="With --dump: where to. Default: where a dump would go.",
-        parser=values.path("--output"),
+        parser=values.location("--output"),
     ),
 ]
 Prove = Annotated[

@@ -18,9 +18,11 @@ from gpuckpt.flow.request import DumpRequest, DumpResult
 from gpuckpt.flow.sight.spooling import spool
 from gpuckpt.flow.taking.aftermath import late_failure, left_behind, unlock
 from gpuckpt.flow.taking.commit import Commit
-from gpuckpt.flow.taking.hands import Taking, first_look
+from gpuckpt.flow.taking.first import first_look
+from gpuckpt.flow.taking.hands import Taking
 from gpuckpt.flow.taking.keeping import Streaming, Told
 from gpuckpt.flow.taking.parting import part
+from gpuckpt.flow.taking.staging import begin, remove
 from gpuckpt.flow.work import spans
 from gpuckpt.flow.work.operation import Operation
 from gpuckpt.flow.work.tasks import wait_gone
@@ -28,7 +30,6 @@ from gpuckpt.flow.work.turn import turn
 from gpuckpt.flow.work.undo import raising
 from gpuckpt.flow.work.waiting import Tally
 from gpuckpt.flow.work.workspace import workspace
-from gpuckpt.image.stage import Stage
 from gpuckpt.tools import criustats
 from gpuckpt.tools.criu import DUMP_LOG
 from gpuckpt.tools.criunames import seen
@@ -109,9 +110,7 @@ class _Dump:
 
     def _stage(self) -> Commit:
         with self.record.phase("prepare", str(self.sight.output)):
-            stage = Stage.create(self.sight.output)
-            self.undo.add(f"the unfinished image {stage.folder} is left", stage.discard)
-            self.taking.note("staged", stage=str(stage.folder))
+            stage = begin(self.tools, self.taking, self.sight.output)
             self.taking.open()
         return Commit(self.operation, self.request, self.taking, stage)
 
@@ -191,7 +190,7 @@ class _Dump:
         except Exception as failed:  # noqa: BLE001 - then both are lost, and both are told of
             commit.abort()
             with suppress(WriteFailed):
-                commit.stage.discard()
+                remove(self.taking, commit.stage)
             told, hint = f"{told}; and the image was not made: {failed}", ""
         return UndoIncomplete(told, hint=hint, log=getattr(why, "log", None))
 

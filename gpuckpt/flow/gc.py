@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.errors import GpuckptError
+from gpuckpt.flow.leftovers import sent
 from gpuckpt.flow.leftovers.found import cut_short
 from gpuckpt.flow.work.journal import NEVER_TAKEN, Journal
 from gpuckpt.flow.work.workspace import check_readable, kept_logs, run_folders
 from gpuckpt.image.names import MANIFEST
 from gpuckpt.image.stage import sweep
 from gpuckpt.image.store import Image
+from gpuckpt.location import is_url
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
@@ -74,10 +76,16 @@ def gc(tools: Toolbox, request: GcRequest, interrupts: Interrupts) -> GcResult:
     ids, entries = journal.ids(), journal.entries()
     removed: list[Removed] = []
     kept: list[tuple[str, str]] = []
-    places = {Path(entry.image).parent for entry in entries if entry.image} | set(named)
-    for place in sorted(places):
+    here = (entry.image for entry in entries if entry.image and not is_url(entry.image))
+    for place in sorted({Path(image).parent for image in here} | set(named)):
         interrupts.check()
         removed += _stages(place, dry_run=dry_run)
+    for entry in entries:
+        interrupts.check()
+        if sent.in_store(entry) and cut_short(tools, entry):
+            gone, left = _sent(tools, entry, dry_run=dry_run)
+            removed += gone
+            kept += left
     for folder in runs:
         interrupts.check()
         if folder.name not in ids:
@@ -108,6 +116,23 @@ def _stages(place: Path, *, dry_run: bool) -> Iterator[Removed]:
     sizes = {path: _size(path) for path in sweep(place, lambda _owner: False, dry_run=True)}
     gone = sizes if dry_run else sweep(place, lambda _owner: False)
     yield from (Removed("stage", str(path), sizes.get(path, 0)) for path in gone)
+
+
+def _sent(
+    tools: Toolbox, entry: Entry, *, dry_run: bool
+) -> tuple[list[Removed], list[tuple[str, str]]]:
+    """Remove the objects of an image that was never finished; its entry is left for a repair."""
+    seen = sent.look(tools, entry)
+    if seen.unknown:
+        return [], [(entry.stage, seen.unknown)]
+    if not seen.ours:
+        return [], []
+    try:
+        if not dry_run:
+            sent.take_away(tools, entry)
+    except GpuckptError as why:
+        return [], [(entry.stage, f"it could not be removed: {why}")]
+    return [Removed("stage", entry.stage, seen.bytes)], []
 
 
 def _never_begun(journal: Journal, *, dry_run: bool) -> Iterator[Removed]:

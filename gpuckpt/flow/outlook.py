@@ -16,10 +16,12 @@ from gpuckpt.flow.sight.forecast import Forecast, forecast
 from gpuckpt.flow.sight.look import Sight, choices, look
 from gpuckpt.flow.sight.plan import judge_dump, refusal
 from gpuckpt.flow.sight.rules.gpu import GPU_NODE
+from gpuckpt.flow.sight.storespeed import send_speed
 from gpuckpt.flow.sight.tcp import Where, sort
 from gpuckpt.flow.work import hugepages
 from gpuckpt.flow.work.history import History
 from gpuckpt.flow.work.journal import Journal
+from gpuckpt.location import Url
 from gpuckpt.model import TcpPolicy, blocker
 from gpuckpt.value import Value
 
@@ -146,11 +148,20 @@ def _write_speed(
     tools: Toolbox, request: DumpRequest, sight: Sight, reporter: Reporter
 ) -> float | None:
     """Try the place that was named; the current folder may be anything and is left alone."""
+    if isinstance(sight.output, Url):
+        if sight.facts.taken or any(one.object == str(sight.output) for one in _stopping(sight)):
+            return None
+        with reporter.step("write", f"a little to {sight.output}, and away with it"):
+            return send_speed(tools, sight.output)
     folder, free = sight.facts.destination, sight.facts.free_bytes
     if request.output is None or folder is None or (free or 0) < LEAST_FREE:
         return None
     with reporter.step("write", f"a little to {folder}, and away with it"):
         return tools.host.write_speed(folder)
+
+
+def _stopping(sight: Sight) -> Iterator[Finding]:
+    return (one for one in sight.findings if one.blocks)
 
 
 def _rows(sight: Sight) -> Iterator[Row]:

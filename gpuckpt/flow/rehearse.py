@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -19,20 +20,21 @@ from gpuckpt.flow.gpu.copies import Copies
 from gpuckpt.flow.gpu.sameness import Watch
 from gpuckpt.flow.request import RehearseRequest, RehearseResult
 from gpuckpt.flow.sight.forecast import forecast
-from gpuckpt.flow.sight.look import Sight, output_path
-from gpuckpt.flow.taking.hands import Taking, first_look
+from gpuckpt.flow.sight.look import Sight, usual_path
+from gpuckpt.flow.taking.first import first_look
+from gpuckpt.flow.taking.hands import Taking
 from gpuckpt.flow.taking.keeping import record_of_job
 from gpuckpt.flow.verify import verify
 from gpuckpt.flow.work import spans
 from gpuckpt.flow.work.history import DONE, History, proving
 from gpuckpt.flow.work.keeping import kept
+from gpuckpt.flow.work.opening import open_image
 from gpuckpt.flow.work.operation import Operation
 from gpuckpt.flow.work.tasks import check_target
-from gpuckpt.image.store import Image
+from gpuckpt.image.remotestage import withdraw
+from gpuckpt.location import Url
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from gpuckpt.events import Reporter
     from gpuckpt.flow.request import CopiesProved, DumpRequest, DumpResult
     from gpuckpt.flow.verify import VerifyResult
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from gpuckpt.flow.work.interrupts import Interrupts
     from gpuckpt.flow.work.receipt import Recorder
     from gpuckpt.flow.work.toolbox import Toolbox
+    from gpuckpt.location import Location
     from gpuckpt.model import Finding
     from gpuckpt.timing import Receipt
 
@@ -177,18 +180,18 @@ def _with_dump(
     if watch.before.states:
         reporter.note(RISK)
     result = dump(tools, _scratch(tools, request.what), reporter, interrupts)
-    kept: Path | None = result.image
+    kept: Location | None = result.image
     try:
         with reporter.step("settle", f"watching for {request.settle:g} s"):
             wrong = watch.afterwards(request.settle)
-        _check(result, verify(result.image, reporter, interrupts))
+        _check(result, verify(result.image, reporter, interrupts, tools.stores))
     except RehearsalFailed:
         raise  # the image is the evidence
     except BaseException:
-        _remove(result, reporter)
+        _remove(tools, result, reporter)
         raise
     if not request.keep:
-        _remove(result, reporter)
+        _remove(tools, result, reporter)
         kept = None
     return RehearseResult(
         pid=request.what.pid,
@@ -211,7 +214,7 @@ def _scratch(tools: Toolbox, what: DumpRequest) -> DumpRequest:
     """Return the dump to be made: beside where a real one would go, and labelled."""
     output = what.output
     if output is None:
-        beside = output_path(None, check_target(tools, what.pid))
+        beside = usual_path(check_target(tools, what.pid))
         output = beside.with_suffix(f".rehearsal{beside.suffix}")
     labels = {**what.labels, **LABEL}
     return replace(what, output=output, leave_running=True, rehearsal=True, labels=labels)
@@ -222,17 +225,19 @@ def _check(result: DumpResult, verified: VerifyResult) -> None:
         first = verified.damage[0]
         raise RehearsalFailed(
             f"the job runs on, but the image {result.image} is not as it was written: {first}",
-            hint="Look at the disk (dmesg); the image was kept. Remove it when you are done.",
+            hint="Look at what it lies on (dmesg); it was kept. Remove it when you are done.",
         )
 
 
-def _remove(result: DumpResult, reporter: Reporter) -> None:
+def _remove(tools: Toolbox, result: DumpResult, reporter: Reporter) -> None:
     """Remove the image of a rehearsal, and nothing else that has its name by now."""
     try:
-        with Image.open(result.image) as image:
+        with open_image(result.image, tools.stores) as image:
             mine = image.manifest.image_id == result.manifest.image_id
-        if mine:
+        if mine and isinstance(result.image, Path):
             shutil.rmtree(result.image)
+        elif mine and isinstance(result.image, Url):
+            withdraw(tools.stores.folder(result.image))
     except (GpuckptError, OSError) as why:
         reporter.warn(f"the scratch image {result.image} could not be removed: {why}")
 

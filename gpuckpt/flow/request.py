@@ -11,7 +11,6 @@ from gpuckpt.model import TcpPolicy
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from typing import Literal
 
     from gpuckpt.account import Account
@@ -33,7 +32,7 @@ class DumpRequest(Value, frozen=True):
     """
 
     pid: int
-    output: Path | None = None
+    output: Location | None = None
     leave_running: bool = False
     labels: dict[str, str] = field(default_factory=dict)
     level: int | None = None
@@ -54,7 +53,7 @@ class DumpResult(Value, frozen=True):
     `expected` is the pause that was forecast.
     """
 
-    image: Path
+    image: Location
     manifest: Manifest
     receipt: Receipt
     findings: tuple[Finding, ...]
@@ -153,7 +152,7 @@ class RestoreResult(Value, frozen=True):
     expected: float | None = None
     identity: Identity = Identity()
     account: Account | None = None
-    kept: Path | None = None
+    kept: Location | None = None
     image_id: str = ""
 
     @property
@@ -202,5 +201,5 @@ class RehearseResult(Value, frozen=True):
     stored_bytes: int = 0
     basis: str = ""
     dumped: DumpResult | None = None
-    kept: Path | None = None
+    kept: Location | None = None
     proved: CopiesProved | None = None

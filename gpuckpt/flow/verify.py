@@ -12,6 +12,7 @@ from gpuckpt.value import Value
 if TYPE_CHECKING:
     from gpuckpt.events import Reporter
     from gpuckpt.flow.work.interrupts import Interrupts
+    from gpuckpt.flow.work.storetool import StoresTool
     from gpuckpt.image.damage import Damage
     from gpuckpt.image.manifest import Manifest
     from gpuckpt.location import Location
@@ -30,7 +31,10 @@ class VerifyResult(Value, frozen=True):
 
 
 def verify(
-    path: Location, reporter: Reporter, interrupts: Interrupts | None = None
+    path: Location,
+    reporter: Reporter,
+    interrupts: Interrupts | None = None,
+    stores: StoresTool | None = None,
 ) -> VerifyResult:
     """Read the whole image at `path` and compare it with its digests.
 
@@ -44,7 +48,7 @@ def verify(
         Interrupted: a signal asked to stop.
     """
     started = time.monotonic()
-    with open_image(path) as image:
+    with open_image(path, stores) as image:
         totals = image.manifest.totals
         with reporter.step("verify", str(path), totals.stored) as step:
 

@@ -39,6 +39,13 @@ class S3Drive(AnyDrive):
         """Return the whole key of an object."""
         return f"{self._prefix}/{name}" if self._prefix else name
 
+    def sizes(self) -> dict[str, int]:
+        """See Drive."""
+        found = super().sizes()
+        if not found:  # a bucket that is not there looks as an empty folder does
+            self.fs.call_s3("head_bucket", Bucket=self.bucket)
+        return found
+
     def put(self, name: str, data: bytes) -> None:
         """See Drive."""
         self.fs.call_s3("put_object", Bucket=self.bucket, Key=self.key(name), Body=data)

@@ -6,14 +6,14 @@ to be touched to put it right, a warning that only files are left.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import CudaCallFailed, GpuckptError
+from gpuckpt.flow.leftovers import sent
 from gpuckpt.flow.leftovers.placed import remaining
 from gpuckpt.flow.work import hugepages
-from gpuckpt.flow.work.journal import Journal, Linked
+from gpuckpt.flow.work.journal import Journal
 from gpuckpt.flow.work.quiescing import standing
 from gpuckpt.flow.work.tasks import inhabitants
 from gpuckpt.flow.work.workspace import folder_of
@@ -23,7 +23,6 @@ from gpuckpt.tools.criu import DUMP_LOG
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from gpuckpt.flow.sight.look import Sight
     from gpuckpt.flow.work.journal import Entry
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.model import Finding, Process, ProcessRef
@@ -156,7 +155,7 @@ def remaps_of(tools: Toolbox, entry: Entry) -> tuple[Remap, ...]:
     Only a name that was not there before, and of a file that one of its processes has. If the
     image was finished, that needs them.
     """
-    if committed(entry):
+    if committed(tools, entry):
         return ()
     return tuple(
         remap
@@ -174,25 +173,12 @@ def placed_of(tools: Toolbox, entry: Entry) -> tuple[str, ...]:
     return remaining(tools, entry.placed, job_stands=stands(tools, entry))
 
 
-def linked(tools: Toolbox, sight: Sight) -> tuple[Linked, ...]:
-    """Note where CRIU will make names for files without one, and which are there already."""
-    if not sight.options.link_remap:
-        return ()
-    found = []
-    space = sight.space
-    for file in sight.facts.look.deleted:
-        if file.links:
-            path = file.path if space is None else space.reach(file.path)
-            folder = os.path.dirname(path)  # noqa: PTH120 - it may hold any bytes
-            before = tuple(one.path for one in tools.files.remaps(folder))
-            found.append(Linked(folder=folder, device=file.device, inode=file.inode, before=before))
-    return tuple(found)
-
-
-def committed(entry: Entry) -> bool:
-    """Whether the image of this dump is there: its stage has become it."""
+def committed(tools: Toolbox, entry: Entry) -> bool:
+    """Whether the image of this dump is there, or may be: its stage has become it."""
     if entry.operation == "restore" or not entry.stage:
         return False
+    if sent.in_store(entry):
+        return sent.may_be_whole(tools, entry)
     return not Path(entry.stage).exists() and (Path(entry.image) / "manifest.json").is_file()
 
 
@@ -289,7 +275,9 @@ def _placed(path: str) -> Finding:
 
 
 def _files(tools: Toolbox, entry: Entry) -> Iterator[Finding]:
-    if entry.stage and Path(entry.stage).exists():
+    if sent.in_store(entry):
+        yield from sent.left(tools, entry)
+    elif entry.stage and Path(entry.stage).exists():
         yield warning("left-stage", entry.stage, "The image was never finished.", SWEEP)
     folder = folder_of(tools.state_dir, entry.id)
     if folder.exists():

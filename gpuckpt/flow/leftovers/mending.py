@@ -24,6 +24,7 @@ from gpuckpt.flow.leftovers.found import (
     stands,
 )
 from gpuckpt.flow.leftovers.recover import tidy
+from gpuckpt.flow.leftovers.sent import in_store
 from gpuckpt.flow.work import hugepages
 from gpuckpt.flow.work.quiescing import go_on
 from gpuckpt.flow.work.tasks import end_restored
@@ -201,10 +202,10 @@ class Mender:
         self.entry = hugepages.give_back(self.tools, self.journal, self.entry)
 
     def _tidy(self) -> None:
-        if committed(self.entry) and living(self.tools, self.entry):
+        if committed(self.tools, self.entry) and living(self.tools, self.entry):
             self.deeds.append(Deed(f"the image {self.entry.image} is whole and was kept"))
         left = left_of(self.tools, self.entry)
         tidy(self.tools, self.journal, self.entry)
         self.deeds += (Deed(f"removed {one.object}") for one in left if one.id.startswith("left-"))
-        if self.entry.stage and Path(self.entry.stage).exists():
+        if not in_store(self.entry) and self.entry.stage and Path(self.entry.stage).exists():
             raise OSError(f"{self.entry.stage} could not be removed")

@@ -7,9 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuckpt.errors import Unfinished
+from gpuckpt.errors import Unfinished, WriteFailed
 from gpuckpt.flow.leftovers.found import cut_short, left_of, remaps_of, same_boot, stands, table_of
 from gpuckpt.flow.leftovers.placed import clear
+from gpuckpt.flow.leftovers.sent import in_store, take_away
 from gpuckpt.flow.work import hugepages
 from gpuckpt.flow.work.journal import at_work
 from gpuckpt.flow.work.workspace import remove
@@ -53,8 +54,12 @@ def recover(operation: Operation, pids: Collection[int], image: str) -> None:
             raise Unfinished(
                 f"{story(entry, found)}", findings=[one for one in found if one.blocks]
             )
-        tidy(tools, operation.journal, entry)
-        operation.record.reporter.note(f"an earlier {entry.title} was cut short; it was cleaned up")
+        told = "it was cleaned up"
+        try:
+            tidy(tools, operation.journal, entry)
+        except WriteFailed as why:  # that store may be gone for good: others can be written to
+            told = f"see `gpuckpt status`: {why}"
+        operation.record.reporter.note(f"an earlier {entry.title} was cut short; {told}")
 
 
 def tree_of(tools: Toolbox, pid: int) -> tuple[int, ...]:
@@ -84,6 +89,7 @@ def tidy(tools: Toolbox, journal: Journal, entry: Entry) -> None:
 
     Raises:
         OSError: something may not be removed.
+        WriteFailed: the store that the image was sent to does not answer.
     """
     if same_boot(tools, entry):
         with suppress(OSError):  # it is no matter of this job: status goes on telling of it
@@ -93,7 +99,9 @@ def tidy(tools: Toolbox, journal: Journal, entry: Entry) -> None:
         clear(tools, entry.placed, job_stands=stands(tools, entry))
     for remap in remaps_of(tools, entry):
         tools.files.remove(remap.path)
-    if entry.stage:
+    if in_store(entry):
+        take_away(tools, entry)
+    elif entry.stage:
         sweep(Path(entry.stage).parent, lambda _owner: False)
     remove(tools.state_dir, entry.id)
     if not entry.huge_pages or not same_boot(tools, entry):

@@ -7,21 +7,23 @@ alone, so that a recorded set of facts can be judged anywhere.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import field
 
 from gpuckpt.flow.gpu.visible import visible
-from gpuckpt.flow.sight.obstacles import cuda_states, destination
+from gpuckpt.flow.sight.obstacles import cuda_states, destination, store
 from gpuckpt.flow.work.kin import Kin, kin, roots_below, starts_jobs
+from gpuckpt.location import Url
 from gpuckpt.model import CudaState, GpuUse, HostFacts, NvidiaFacts, Process, Tree
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
     from gpuckpt.flow.work.toolbox import Toolbox
+    from gpuckpt.location import Location
     from gpuckpt.model import Finding, Version
     from gpuckpt.tools.destination import Place
     from gpuckpt.tools.look import Look, Task
@@ -47,8 +49,9 @@ class DumpFacts(Value, frozen=True):
 
     `memory_available` is what the tightest CUDA process can still get; `output` the image to be
     made, `destination` its folder, `free_bytes` what that has room for. All are None if there is
-    no destination yet, `free_bytes` also if it is not `writable`. `taken` tells that something has
-    the image's name, `place` what the folder is; `obstacles` tell what could not be looked at.
+    no destination yet, the last two in a store too, `free_bytes` also if it is not `writable`.
+    `taken` tells that something has the image's name, `place` what the folder is; `obstacles` tell
+    what could not be looked at.
     `others` are processes outside the tree that use its GPUs, with what they hold there. `unit` is
     the systemd service that the tree's root is in, `kin` what else of a job stands around it.
     `unasked` are those that the driver could not be asked about.
@@ -64,7 +67,7 @@ class DumpFacts(Value, frozen=True):
     destination: Path | None = None
     free_bytes: int | None = None
     writable: bool = True
-    output: Path | None = None
+    output: Location | None = None
     taken: bool = False
     state_dir: Path | None = None
     state_writable: bool = True
@@ -157,7 +160,7 @@ class DumpFacts(Value, frozen=True):
 def gather(
     tools: Toolbox,
     tree: Tree,
-    output: Path | None = None,
+    output: Location | None = None,
     obstacles: Iterable[Finding] = (),
     criu: Version | None = None,
 ) -> DumpFacts:
@@ -176,9 +179,12 @@ def gather(
     states, unseen = cuda_states(tools, asked)
     cuda = [pid for pid in tree.pids if pid in states]
     uses = tools.nvidia.uses(cuda)
-    folder = output.parent if output is not None else None
+    folder = output.parent if isinstance(output, Path) else None
     writable = folder is None or tools.host.writable(folder)
     free, place, sick = destination(tools, folder) if folder and writable else (None, None, [])
+    taken = isinstance(output, Path) and os.path.lexists(output)
+    if isinstance(output, Url):
+        taken, sick = store(tools, output)
     return DumpFacts(
         tree=tree,
         look=seen,
@@ -194,7 +200,7 @@ def gather(
         free_bytes=free,
         writable=writable,
         output=output,
-        taken=output is not None and os.path.lexists(output),
+        taken=taken,
         state_dir=tools.state_dir,
         state_executes=tools.host.executes(tools.state_dir),
         state_writable=tools.host.writable(_existing(tools.state_dir)),

@@ -12,6 +12,7 @@ from msgspec import field
 from gpuckpt.flow.sight.experience import WORTH, Estimate, Experience, Lately, lately, phases
 from gpuckpt.flow.sight.spooling import Spool, spool
 from gpuckpt.flow.work.history import command
+from gpuckpt.location import Url, is_url
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from gpuckpt.flow.sight.facts import DumpFacts
     from gpuckpt.flow.work.history import Record
     from gpuckpt.image.manifest import Manifest
+    from gpuckpt.location import Location
 
 # what one H200 host did (driver 580.159): GPU copies are bound by the first touch of host memory
 GPU_OUT: Final = 1.6e9  # bytes a second
@@ -36,6 +38,8 @@ LOCK_ONE: Final = 0.1  # seconds
 LOCK_MANY: Final = 1.5
 LOCK_NONE: Final = 0.01
 COMMIT: Final = 0.05
+# what a store is taken to accept until it was tried, in bytes a second
+STORE: Final = 0.1e9
 # a driver helper a process, made ready side by side, bound by the cores
 ATTACH: Final = 0.4
 # CRIU starts, and has all threads held
@@ -108,7 +112,9 @@ def forecast(
     raw = Estimate(facts.image_bytes, "resident memory, GPU bytes, deleted files, plus 5 %")
     stored = _stored(raw.value, past)
     kept = spool(facts) if leave_running else None
-    stream = _stream(facts, raw.value, past, kept)
+    # how fast bytes are taken is another matter on a disk than in a store
+    there = _experience(facts, _to_like_place(facts, known), _LIKE_IT)
+    stream = _stream(facts, raw.value, there, kept)
     need = facts.gpu_bytes + facts.gpu_bytes // 20
     whose = "GPU bytes plus 5 %" if facts.gpu_bytes_known else "at most: all in use on the GPUs"
     place = facts.place
@@ -126,7 +132,7 @@ def forecast(
         commit=(
             Estimate(0.0, "the job runs by then")
             if leave_running
-            else _commit(stored.value, stream.value, write_speed, past)
+            else _commit(stored.value, stream.value, write_speed, there, facts.output)
         ),
         gpu_in=(
             _gpu_copy("gpu-in", facts, _experience(facts, known, _GIVING), GPU_IN)
@@ -136,10 +142,21 @@ def forecast(
         write_speed=write_speed,
         inodes_free=place.free_inodes if place else None,
         filesystem=place.filesystem if place else "",
-        network=place.network if place else False,
+        network=place.network if place else in_store(facts.output),
         lately=lately(known, "dump"),
         spool=kept,
     )
+
+
+def in_store(output: Location | None) -> bool:
+    """Whether an image goes to a store."""
+    return isinstance(output, Url)
+
+
+def _to_like_place(facts: DumpFacts, records: tuple[Record, ...]) -> tuple[Record, ...]:
+    """Return the records whose image went to a disk, or to a store, as this one is to."""
+    stored = in_store(facts.output)
+    return tuple(one for one in records if is_url(one.image) == stored)
 
 
 def _experience(
@@ -247,11 +264,20 @@ def _stream(facts: DumpFacts, raw: float, past: Experience, kept: Spool | None =
     return Estimate(value, f"{share:.0%} of it in memory; for the rest: {whole.basis}")
 
 
-def _commit(stored: float, stream: float, speed: float | None, past: Experience) -> Estimate:
+def _commit(
+    stored: float,
+    stream: float,
+    speed: float | None,
+    past: Experience,
+    output: Location | None,
+) -> Estimate:
     """What the disk has not taken while the stream ran it takes at the end, synced."""
+    told = "write speed measured"
+    if in_store(output) and not speed and past.seconds("commit") is None:
+        speed, told = STORE, f"{ASSUMED}: a store takes {STORE / 1e9:.1f} GB/s"
     if speed:
         left = max(0.0, stored / speed - stream)
-        return Estimate(COMMIT + left, "write speed measured")
+        return Estimate(COMMIT + left, told)
     return past.seconds("commit") or Estimate(COMMIT, f"{ASSUMED}: the disk keeps up")
 
 

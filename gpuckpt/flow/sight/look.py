@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gpuckpt.flow.request import DumpRequest
     from gpuckpt.flow.sight.facts import DumpFacts
     from gpuckpt.flow.work.toolbox import Toolbox
+    from gpuckpt.location import Location
     from gpuckpt.model import CudaState, Finding, HostFacts, NvidiaFacts, Process, Tree
     from gpuckpt.tools.pidspace import Space
 
@@ -38,7 +39,7 @@ class Sight(Value, frozen=True):
     """
 
     facts: DumpFacts
-    output: Path
+    output: Location
     criu: Version
     options: CriuOptions
     findings: tuple[Finding, ...]
@@ -106,7 +107,8 @@ def look(
     root = check_target(tools, request.pid)
     tree = tools.proc.tree(request.pid)
     output = output_path(request.output, root) if image else Path()
-    check_answers(tools, (str(output.parent),) if image else (), tree.pids)
+    here = (str(output.parent),) if image and isinstance(output, Path) else ()
+    check_answers(tools, here, tree.pids)
     criu, missing = criu_version(tools)
     facts = gather(tools, tree, output if image else None, missing, criu)
     return Sight(
@@ -140,14 +142,23 @@ def choices(request: DumpRequest, *, quiesced: bool = False) -> DumpChoices:
     )
 
 
-def output_path(asked: Path | None, root: Process) -> Path:
-    """Return where the image goes: as asked, or command, pid and time in the current folder.
+def output_path(asked: Location | None, root: Process) -> Location:
+    """Return where the image goes: as asked, or where it usually does.
 
     Raises:
         UsageError: the current folder is gone.
     """
-    if asked is not None:
-        return asked.absolute()
+    if asked is None:
+        return usual_path(root)
+    return asked.absolute() if isinstance(asked, Path) else asked
+
+
+def usual_path(root: Process) -> Path:
+    """Return command, pid and time, in the current folder.
+
+    Raises:
+        UsageError: the current folder is gone.
+    """
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", root.comm).strip("-.") or "job"
     try:
         here = Path.cwd()

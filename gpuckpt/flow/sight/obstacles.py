@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from gpuckpt.errors import CudaCallFailed, GpuckptError, GpuStepFailed, HostUnfit
+from gpuckpt.errors import CudaCallFailed, GpuckptError, GpuStepFailed, HostUnfit, UsageError
 from gpuckpt.flow.gpu.tree import states_of
+from gpuckpt.flow.work.storetool import asked
 from gpuckpt.model import CudaState, blocker
 
 if TYPE_CHECKING:
@@ -13,8 +14,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuckpt.flow.work.toolbox import Toolbox
+    from gpuckpt.location import Url
     from gpuckpt.model import Finding, Version
     from gpuckpt.tools.destination import Place
+
+
+# a store that is silent for so long keeps no look waiting
+_PATIENCE: Final = 30.0
 
 
 def criu_version(tools: Toolbox) -> tuple[Version | None, tuple[Finding, ...]]:
@@ -63,6 +69,21 @@ def destination(tools: Toolbox, folder: Path) -> tuple[int | None, Place | None,
         reason = f"The filesystem cannot be asked for its room: {why.strerror or why}."
         remedy = "Mount it again, or write the image elsewhere (-o)."
         return None, None, [blocker("not-writable", str(folder), reason, remedy)]
+
+
+def store(tools: Toolbox, url: Url) -> tuple[bool, list[Finding]]:
+    """Say whether a store has something at a URL, or why it does not tell.
+
+    Raises:
+        UsageError: nothing that is installed can talk to it.
+    """
+    try:
+        return bool(asked(tools.stores, url, lambda folder: folder.names(), _PATIENCE)), []
+    except UsageError:
+        raise
+    except GpuckptError as why:
+        remedy = why.hint or "Look whether the store can be reached, or write elsewhere (-o)."
+        return False, [blocker("not-writable", str(url), _sentence(why.message), remedy)]
 
 
 def check_answers(tools: Toolbox, paths: Iterable[str], pids: Iterable[int] = ()) -> None:

@@ -14,19 +14,21 @@ from gpuckpt.errors import Bug, WriteFailed
 from gpuckpt.flow.sight.spooling import buffers
 from gpuckpt.flow.sight.tcp import still_inside
 from gpuckpt.flow.taking import carry, records
+from gpuckpt.flow.taking.staging import shelf
 from gpuckpt.flow.work import spans
 from gpuckpt.image.pack import MEMORY, Packer
+from gpuckpt.image.sink import Folder
 from gpuckpt.tools.stopping import ended_by
 
 if TYPE_CHECKING:
     from gpuckpt.flow.request import DumpRequest
     from gpuckpt.flow.sight.spooling import Spool
     from gpuckpt.flow.taking.hands import Taking
+    from gpuckpt.flow.taking.staging import AnyStage
     from gpuckpt.flow.work.operation import Operation
     from gpuckpt.flow.work.receipt import CountedStep, Stages
     from gpuckpt.flow.work.waiting import Tally
     from gpuckpt.image.manifest import FileEntry, Manifest
-    from gpuckpt.image.stage import Stage
     from gpuckpt.model import CarriedFile
     from gpuckpt.tools.openfiles import OpenFiles
 
@@ -39,7 +41,7 @@ class Commit:
     """
 
     def __init__(
-        self, operation: Operation, request: DumpRequest, taking: Taking, stage: Stage
+        self, operation: Operation, request: DumpRequest, taking: Taking, stage: AnyStage
     ) -> None:
         """Nothing is committed yet."""
         self.stage = stage
@@ -70,12 +72,13 @@ class Commit:
     def packer(self) -> Packer:
         """What stores CRIU's streams, made when it is first asked for."""
         if self._packer is None:
-            kept = self._spool
+            kept, place = self._spool, shelf(self.stage, self._taking)
+            most = MEMORY - Folder.memory + place.memory
             self._packer = Packer(
-                self.stage.shelf(),
+                place,
                 self._request.level,
                 self._count,
-                memory=min(MEMORY, buffers(self._taking.sight.facts)),
+                memory=min(most, buffers(self._taking.sight.facts)),
                 keep=records.wanted,
                 spool=kept.bytes if kept is not None else 0,
                 read_first=kept is not None and kept.whole,

@@ -22,9 +22,8 @@ from gpuckpt.errors import (
 from gpuckpt.flow.gpu.condition import conditions
 from gpuckpt.flow.gpu.devices import check_leftovers
 from gpuckpt.flow.gpu.tree import CudaTree
-from gpuckpt.flow.leftovers.found import linked
-from gpuckpt.flow.leftovers.recover import recover, tree_of
 from gpuckpt.flow.sight.look import look
+from gpuckpt.flow.taking.linked import linked
 from gpuckpt.flow.work import hugepages, spans
 from gpuckpt.flow.work.journal import noun
 from gpuckpt.flow.work.quiescing import agree, go_on, rest, still_quiet
@@ -44,7 +43,7 @@ class Taking:
 
     `sight` is what is known of it by now, `findings` what the result has to tell. `quiesced` are
     the processes that were asked to let go at a step, `unmoved` tells which of them did not go on
-    when they were told to.
+    when they were told to. `abandoned` says what is left of an image where it cannot be reached.
     """
 
     def __init__(self, operation: Operation, sight: Sight, image: str = "") -> None:
@@ -62,6 +61,7 @@ class Taking:
         self._operation = operation
         self._tools = operation.tools
         self._record = operation.record
+        self.abandoned = ""
         self._lost: list[int] = []
         self._away = False
         refs, names = [p.ref for p in sight.tree.processes], linked(self._tools, sight)
@@ -208,7 +208,10 @@ class Taking:
         except UndoIncomplete as left:
             self._tell_conditions(left)
             raise
-        self._operation.journal.close(self.entry)
+        if not self.abandoned:
+            self._operation.journal.close(self.entry)
+        elif isinstance(why, GpuckptError):
+            why.add(f"{self.abandoned}: `gpuckpt repair` removes it")
         if self._lost and not isinstance(why, ProcessLost | NoSuchProcess):
             lost = self._loss(self._lost, why)
             self._tell_conditions(lost)
@@ -271,20 +274,6 @@ class Taking:
         """Whether the job is none without it; a rank at rest is missed by the others."""
         known = process.pid in self.cuda.first or process.pid in self.quiesced
         return known or process is self.sight.tree.root
-
-
-def first_look(operation: Operation, request: DumpRequest, *, image: bool = True) -> Sight:
-    """Look at a tree before anything is touched, and stop here if anything stops the operation.
-
-    Raises:
-        Unfinished: an earlier run has left a process of it to be put back.
-        HostUnfit, ProcessUnfit: refused.
-    """
-    recover(operation, tree_of(operation.tools, request.pid), str(request.output or ""))
-    operation.tools.cuda.muster(1)  # for more, or none, it is as quick as without
-    sight = look(operation.tools, request, image=image)
-    sight.refuse()
-    return sight
 
 
 def _ranks(pids: tuple[int, ...]) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from gpuckpt.errors import GpuckptError, ImageNotMade, Interrupted, UndoIncomplete
 from gpuckpt.flow.taking.aftermath import late_gpu, softened
+from gpuckpt.flow.taking.staging import remove
 from gpuckpt.flow.work import hugepages
 from gpuckpt.flow.work.undo import AGAIN
 
@@ -36,7 +37,7 @@ def part(operation: Operation, taking: Taking, commit: Commit) -> None:
     commit.start_writing()
     stuck = _give_back(operation, taking)
     stage = commit.stage
-    taking.undo.add(f"the unfinished image {stage.folder} is left", stage.discard)
+    taking.undo.add(f"the unfinished image {stage.folder} is left", lambda: remove(taking, stage))
     try:
         if stuck is None:
             _leave(operation, taking)
@@ -99,7 +100,10 @@ def _give_up(operation: Operation, taking: Taking, why: Exception) -> NoReturn:
     except UndoIncomplete as left:
         told += f", and {'; '.join(left.excerpt)}: `gpuckpt repair` removes it"
     else:
-        hugepages.close(operation, taking.entry)
+        if taking.abandoned:
+            told += f", and {taking.abandoned}: `gpuckpt repair` removes it"
+        else:
+            hugepages.close(operation, taking.entry)
     if isinstance(why, Interrupted):
         raise Interrupted(why.signum, told) from why
     known = why if isinstance(why, GpuckptError) else None

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from contextlib import closing
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from gpuckpt.image.remotestage import Asking
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpuckpt.image.uploading import Upload
     from gpuckpt.location import Url
+
+
+T = TypeVar("T")
 
 
 class StoreFolder(Protocol):
@@ -32,6 +40,21 @@ class StoreFolder(Protocol):
 
     def close(self) -> None:
         """Let go of connections."""
+
+
+def asked(stores: StoresTool, url: Url, call: Callable[[StoreFolder], T], seconds: float) -> T:
+    """Return what the folder of a URL answers within so many seconds.
+
+    Raises:
+        UsageError: nothing that is installed can talk to it.
+        GpuckptError: it does not answer, or refuses.
+    """
+
+    def work() -> T:
+        with closing(stores.folder(url)) as folder:
+            return call(folder)
+
+    return Asking(str(url), seconds)(work)
 
 
 class StoresTool(Protocol):

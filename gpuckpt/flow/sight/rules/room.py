@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.flow.sight.rules.rule import Rule, size
+from gpuckpt.location import Url
 from gpuckpt.model import blocker, warning
 
 if TYPE_CHECKING:
@@ -84,9 +85,17 @@ def inodes(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
         )
 
 
-def network_destination(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
+def network_destination(facts: DumpFacts, choices: DumpChoices) -> Iterator[Finding]:
     """The job stands still for as long as the writing takes."""
     place = facts.place
+    if isinstance(facts.output, Url) and not choices.leave_running:
+        yield warning(
+            "destination-network",
+            str(facts.output),
+            "The image goes to a store, and the job stands still until it has every byte.",
+            "If the pause matters: let the job go on after the dump (--leave-running), or write to "
+            "a local disk and copy the image afterwards (gpuckpt copy).",
+        )
     if place is not None and place.network:
         yield warning(
             "destination-network",
