@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuckpt.cli import describe, gpus, moved, timeline, units
+from gpuckpt.cli import describe, filesteps, gpus, moved, timeline, units
 from gpuckpt.cli.page import Fields, Findings, Next, Outcome, Page, Tone
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ def outcome(seen: Preview, force: Iterable[str] = (), gpu_map: str | None = None
     """Lay out verdict, image and findings; the next command is the restore, or this page again."""
     places = seen.facts.gpus.places if seen.facts.gpus is not None else ()
     blocks: list[Block] = [Fields(tuple(_rows(seen))), *gpus.table(places)]
+    blocks += filesteps.table(seen.facts.steps)
     blocks += moved.table(seen.identity, with_gpus=False)  # the table above has these
     if seen.findings:
         blocks.append(Findings(seen.findings))
@@ -44,6 +45,7 @@ def outcome(seen: Preview, force: Iterable[str] = (), gpu_map: str | None = None
                 "lately": seen.forecast.lately,
             },
             "gpus": gpus.payload(places),
+            "files": filesteps.payload(seen.facts.steps),
             "identity": moved.payload(seen.identity),
             "thp_helps": seen.thp,
             "findings": seen.findings,
@@ -58,6 +60,8 @@ def _following(seen: Preview, force: Iterable[str], gpu_map: str | None) -> str:
     """Return the restore with the options that were asked about, or this page again."""
     options = ["--gpu-map", gpu_map] if gpu_map else []
     asked = ["--pid-namespace"] if seen.facts.apart else []
+    asked += ["--files", seen.facts.choice] if seen.facts.choice != "refuse" else []
+    asked += [word for pair in seen.facts.moved for word in ("--map-path", "=".join(pair))]
     asked += [word for gate in sorted(force) for word in ("--force-gate", gate)]
     verb = "restore"
     if seen.error is None:

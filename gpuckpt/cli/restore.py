@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from gpuckpt.cli import describe, moved, preview, timeline, units, values
+from gpuckpt.cli import describe, mappath, moved, preview, timeline, units, values
 from gpuckpt.cli.context import Application
 from gpuckpt.cli.options import (
+    ChangedFiles,
     ForceGate,
     GpuMap,
     ImageFolder,
+    MapPath,
     Settle,
     Thp,
     option,
@@ -19,7 +21,7 @@ from gpuckpt.cli.page import Fields, Findings, Outcome, Page, Tone
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuckpt.flow.request import RestoreResult
+    from gpuckpt.flow.request import RestoreRequest, RestoreResult
 
 
 Probe = Annotated[
@@ -96,6 +98,8 @@ def restore(
     gpu_map: GpuMap = None,
     force_gate: ForceGate = None,
     pid_namespace: PidNamespace = False,
+    files: ChangedFiles = "refuse",
+    map_path: MapPath = None,
     prove: Prove = False,
     thp: Thp = False,
     plan: PlanOnly = False,
@@ -110,13 +114,6 @@ def restore(
     from gpuckpt.flow.restore import restore as act
     from gpuckpt.flow.returning.waiting import wait_for
 
-    gates = frozenset(force_gate or ())
-    if plan:
-        from gpuckpt.flow.preview import preview as look
-
-        pairs = values.gpu_pairs(gpu_map)
-        seen = look(app.tools, image, gates, stays=wait, gpu_map=pairs, apart=pid_namespace)
-        return app.show(preview.outcome(seen, gates, gpu_map))
     request = RestoreRequest(
         image=image,
         post_restore=post_restore,
@@ -124,13 +121,17 @@ def restore(
         probe_timeout=probe_timeout,
         settle=settle,
         on_verify_fail=on_verify_fail,
-        force_gates=gates,
+        force_gates=frozenset(force_gate or ()),
         stays=wait,
         gpu_map=values.gpu_pairs(gpu_map),
         thp=thp,
         pid_namespace=pid_namespace,
         prove=prove,
+        files=files,
+        map_path=mappath.pairs(map_path or ()),
     )
+    if plan:
+        return _plan(app, request, gpu_map)
     result = act(app.tools, request, app.reporter, app.interrupts)
     if not wait:
         return app.show(outcome(result))
@@ -141,6 +142,23 @@ def restore(
     if app.settings.json:
         app.show(outcome(result, job_exit=status))
     return status
+
+
+def _plan(app: Application, request: RestoreRequest, gpu_map: str | None) -> int:
+    """Tell what this restore would meet here."""
+    from gpuckpt.flow.preview import preview as look
+
+    seen = look(
+        app.tools,
+        request.image,
+        request.force_gates,
+        stays=request.stays,
+        gpu_map=request.gpu_map,
+        apart=request.pid_namespace,
+        choice=request.files,
+        moved=request.map_path,
+    )
+    return app.show(preview.outcome(seen, request.force_gates, gpu_map))
 
 
 def _inside(result: RestoreResult) -> Iterator[tuple[str, str]]:
@@ -176,6 +194,7 @@ def outcome(result: RestoreResult, job_exit: int | None = None) -> Outcome:
     if result.kept is not None:
         rows.append(("receipt", str(result.kept)))
     changed = moved.table(result.identity)
+    rows += [("kept", f"{path} of before is {aside}") for path, aside in result.aside.items()]
     warnings = (Findings(result.findings),) if result.findings else ()
     payload: dict[str, object] = {
         "image": result.image,
@@ -186,6 +205,7 @@ def outcome(result: RestoreResult, job_exit: int | None = None) -> Outcome:
         "identity": moved.payload(result.identity),
         "progress": result.progress,
         "proved": result.proved,
+        "aside": result.aside,
         "findings": result.findings,
         "receipt": result.receipt,
         "expected": result.expected,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuckpt.flow.returning.opening import examined
+from gpuckpt.flow.returning.relocating import mapped
 from gpuckpt.flow.returning.target.facts import TargetFacts, gather
 from gpuckpt.flow.returning.target.judge import judge, refusal
 from gpuckpt.flow.returning.target.room import carried_bytes, memory_needed
@@ -16,6 +17,7 @@ from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from gpuckpt.errors import GpuckptError
+    from gpuckpt.flow.returning.target.fileplan import Choice
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.identity import Identity
     from gpuckpt.image.manifest import Manifest
@@ -54,16 +56,27 @@ def preview(
     stays: bool = False,
     gpu_map: tuple[tuple[str, str], ...] = (),
     apart: bool = False,
+    choice: Choice = "refuse",
+    moved: tuple[tuple[str, str], ...] = (),
 ) -> Preview:
     """Compare an image with this host from its manifest and the sizes of its files.
 
     Raises:
         ImageError: there is no image, or its manifest cannot be read.
         NotPrivileged: this user may not read it.
+        UsageError: `moved` names what is no path of it.
     """
     opened = examined(path, tools.stores)
-    manifest = opened.manifest
-    facts = gather(tools, manifest, stays=stays, gpu_map=gpu_map, apart=apart)
+    manifest = mapped(opened.manifest, moved)
+    facts = gather(
+        tools,
+        manifest,
+        stays=stays,
+        gpu_map=gpu_map,
+        apart=apart,
+        choice=choice,
+        moved=moved,
+    )
     found = judge(manifest, facts)
     error = opened.error or refusal(found, force)
     held = sum(use.bytes for use in manifest.nvidia.uses) if manifest.nvidia else 0

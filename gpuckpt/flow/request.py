@@ -72,6 +72,8 @@ class RestoreRequest(Value, frozen=True):
     user gave them. With `pid_namespace` the job gets pids of its own, in a namespace that is made.
     `prove`: all memory is read back and compared before any task runs. `post_restore` is a shell
     command that is told of the job when it runs, and must succeed within `probe_timeout` seconds.
+    `files` says what becomes of the job's files that have changed since, `map_path` has paths of
+    the image and what they are here.
     """
 
     image: Location
@@ -86,6 +88,8 @@ class RestoreRequest(Value, frozen=True):
     pid_namespace: bool = False
     prove: bool = False
     post_restore: str | None = None
+    files: Literal["refuse", "keep", "replace"] = "refuse"
+    map_path: tuple[tuple[str, str], ...] = ()
 
 
 class Proved(Value, frozen=True):
@@ -137,7 +141,8 @@ class RestoreResult(Value, frozen=True):
     this host; `inside` has the others, if there are any. `proved` is None if nobody asked for it.
     `expected` are the seconds until it runs that were forecast, `identity` tells what the job knew
     of its host and is another here. `account` tells what it met and what was looked at, `kept` is
-    the file of its record.
+    the file of its record. `aside` are files whose bytes of today, or the later ones of these, were
+    put aside, and where to.
     """
 
     image: Location
@@ -154,6 +159,7 @@ class RestoreResult(Value, frozen=True):
     account: Account | None = None
     kept: Location | None = None
     image_id: str = ""
+    aside: dict[str, str] = field(default_factory=dict)
 
     @property
     def parent(self) -> int:

@@ -26,7 +26,8 @@ from gpuckpt.flow.returning.options import names_in, repeated
 from gpuckpt.flow.returning.placing import Placing
 from gpuckpt.flow.returning.proof import Proof
 from gpuckpt.flow.returning.proving import prove
-from gpuckpt.flow.work import hugepages, opening, spans
+from gpuckpt.flow.returning.relocating import on_the_way, opened
+from gpuckpt.flow.work import hugepages, spans
 from gpuckpt.flow.work.operation import Operation
 from gpuckpt.flow.work.quiescing import go_on
 from gpuckpt.flow.work.tasks import below_me, end_restored
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from gpuckpt.events import Reporter
     from gpuckpt.flow.returning.target.facts import TargetFacts
     from gpuckpt.flow.work.interrupts import Interrupts
-    from gpuckpt.flow.work.journal import Placed
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.manifest import Manifest
     from gpuckpt.image.store import Image
@@ -67,7 +67,7 @@ def restore(
     """
     operation = Operation.begin("restore", tools, reporter, interrupts)
     with operation.record.phase("open", str(request.image)):
-        image = opening.open_image(request.image, tools.stores)
+        image = opened(request, tools.stores)
     with image, turn(operation, needed=any(one.link for one in image.manifest.carried)):
         made = () if request.pid_namespace else tuple(one.pid for one in image.manifest.tree)
         told = Told(operation, request, image)
@@ -105,7 +105,8 @@ class _Restore:
         self.map = facts.gpus.map if facts.gpus and image.manifest.cuda else {}
         self.apart = Apart(self.tools, wanted=request.pid_namespace)
         self._take(image.manifest)
-        self.placing = Placing(self.tools, image, facts.carried, self._placed)
+        told = self.record.reporter.note
+        self.placing = Placing(self.tools, image, facts.steps, partial(self._note, "files"), told)
         self.proved: Proved | None = None
         self.undo = Undo()
         self.interrupts.left = self.undo.left
@@ -150,6 +151,7 @@ class _Restore:
             inside=self.apart.inside(self.image.manifest),
             proved=self.proved,
             identity=self.identity,
+            aside=dict(self.placing.kept),
         )
 
     def _place(self) -> None:
@@ -171,9 +173,6 @@ class _Restore:
         self.placing.enter(space)
         self._put_files()
 
-    def _placed(self, placed: tuple[Placed, ...]) -> None:
-        self._note("files", placed=placed)
-
     def _criu(self) -> None:
         """Run CRIU; all its input is checked before it gets it."""
         raw = self.manifest.totals.raw
@@ -185,7 +184,8 @@ class _Restore:
             self.record.phase("criu", "image to memory", raw) as step,
         ):
             self._note("criu")
-            unpacker = Unpacker(self.image, step.advance, changes=self.apart.changes())
+            changed = on_the_way(self.request.map_path, self.apart.changes())
+            unpacker = Unpacker(self.image, step.advance, changes=changed)
             run = RestoreRun(
                 work=work,
                 has=unpacker.has,
@@ -196,7 +196,7 @@ class _Restore:
                 deadline=deadline(raw),
                 stdin=0 if self.manifest.options.shell_job and not self.apart else None,
                 abort=unpacker.close,
-                names=lambda: names_in(self.image),
+                names=lambda: names_in(self.image, changed),
                 place=self.apart.place(self.manifest, self._entered),
             )
             try:

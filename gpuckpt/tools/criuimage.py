@@ -8,6 +8,7 @@ ImageDamaged and nothing else.
 from __future__ import annotations
 
 import ipaddress
+import os
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.errors import ImageDamaged
@@ -15,7 +16,7 @@ from gpuckpt.tools.addresses import plain
 from gpuckpt.tools.openfiles import Connection, FileRef, Listener, OpenFiles, Remap
 from gpuckpt.tools.sockets import CLOSING, ESTABLISHED, KINDS, LISTENING, UNCONNECTED
 from gpuckpt.tools.unixnames import SocketName
-from gpuckpt.tools.wire import Message, little_words, records, spans
+from gpuckpt.tools.wire import Message, little_words, records, rewritten
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
@@ -174,12 +175,32 @@ def rename_sockets(raw: bytes, name: Callable[[bytes], bytes]) -> bytes:
     Raises:
         ImageDamaged: these bytes are no such image.
     """
-    found = bytearray(raw)
-    for span in spans(raw, _FILES, FILES, 16, 11):
-        new = name(raw[span])
-        if len(new) == span.stop - span.start:  # nothing else in the image may move
-            found[span] = new
-    return bytes(found)
+
+    def same_length(old: bytes) -> bytes:
+        new = name(old)
+        return new if len(new) == len(old) else old
+
+    return rewritten(raw, _FILES, FILES, {(16, 11): same_length})
+
+
+def relocated(raw: bytes, path: Callable[[str], str]) -> bytes:
+    """Return files.img with other paths: of files, folders and programs, and of Unix sockets.
+
+    Everything that has a path is a regular file's entry there, be it open, mapped, a program, a
+    working folder, or the name that a deleted file gets for a moment.
+
+    Raises:
+        ImageDamaged: these bytes are no such image.
+    """
+
+    def moved(old: bytes) -> bytes:
+        bare = old.rstrip(b"\0")  # 4.2.1 writes the zero at the end of a socket's name
+        if bare[:1] != b"/":
+            return old
+        new = os.fsencode(path(bare.decode("utf-8", "surrogateescape")))
+        return new + old[len(bare) :]
+
+    return rewritten(raw, _FILES, FILES, {(3, 6): moved, (16, 11): moved})
 
 
 def read_file_ids(raw: bytes) -> dict[int, str]:

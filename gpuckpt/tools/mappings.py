@@ -104,17 +104,18 @@ def _mapped(key: tuple[bytes, bytes, bool], area: bytes, pieces: int) -> Mapped:
     return Mapped(name, area.decode("ascii"), int(key[1]), key[2], deleted, pieces)
 
 
-def inodes(process: Path | str) -> Iterator[tuple[int, int]]:
-    """Return the device and the inode of every file that is mapped, whatever its name.
+def inodes(process: Path | str) -> Iterator[tuple[tuple[int, int], bool]]:
+    """Return device and inode of every file that is mapped, and whether it is written to by that.
 
     Raises:
         PermissionError: this process may not look.
     """
     for line in (read(f"{process}/maps") or b"").splitlines():
         if _NAMELESS not in line:
-            _, _, _, device, inode, *_ = line.split(None, 5)
+            _, rights, _, device, inode, *_ = line.split(None, 5)
             major, _, minor = device.partition(b":")
-            yield os.makedev(int(major, 16), int(minor, 16)), int(inode)
+            key = os.makedev(int(major, 16), int(minor, 16)), int(inode)
+            yield key, rights[1:2] == b"w" and rights.endswith(b"s")
 
 
 def mapped_by(root: Path, names: set[str]) -> dict[str, tuple[int, ...]]:

@@ -8,24 +8,23 @@ from __future__ import annotations
 
 import os
 import stat
-from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
-from gpuckpt.tools import folders, sparse
+from gpuckpt.tools import cutting, folders, sparse
 from gpuckpt.tools.mappings import inodes
 from gpuckpt.tools.procfs import numbers
 from gpuckpt.tools.sparse import Reading
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
     from gpuckpt.model import CarriedFile
-
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    from gpuckpt.tools.cutting import Cut
 
 
 class Identity(Value, frozen=True):
@@ -39,6 +38,14 @@ class Identity(Value, frozen=True):
     gid: int
     size: int
     folder: bool = False
+    mtime_ns: int = 0
+
+
+class User(Value, frozen=True):
+    """A process that has a file open or mapped; `writes`: so that it can write to it."""
+
+    pid: int
+    writes: bool
 
 
 class Putting:
@@ -64,6 +71,7 @@ class Putting:
             gid=seen.st_gid,
             size=seen.st_size,
             folder=stat.S_ISDIR(seen.st_mode),
+            mtime_ns=seen.st_mtime_ns,
         )
 
     def make_folder(self, path: str, mode: int, uid: int, gid: int) -> tuple[int, int]:
@@ -75,11 +83,14 @@ class Putting:
         folders.remove(path)
 
     def matches(self, path: str, file: CarriedFile) -> bool:
-        """Whether the bytes at `path` are those of `file`: the holes are where zeros may be."""
+        """Whether the bytes at `path`, as many as `file` had, are those of `file`.
+
+        The holes are where zeros may be.
+        """
         digest = blake3()
         try:
             with Reading(path) as source:
-                if os.fstat(source.fd).st_size != file.size:
+                if os.fstat(source.fd).st_size < file.size:
                     return False
                 here = sparse.extents(source.fd, file.size)
                 if any(
@@ -92,19 +103,30 @@ class Putting:
             return False
         return digest.hexdigest() == file.digest
 
-    def users(self, files: Collection[tuple[int, int]]) -> dict[tuple[int, int], int]:
-        """Return those files, by device and inode, that a process has open or mapped, and who."""
-        found: dict[tuple[int, int], int] = {}
+    def users(self, files: Collection[tuple[int, int]]) -> dict[tuple[int, int], User]:
+        """Return those files, by device and inode, that a process has, and who.
+
+        That is one that writes to it, if there is one.
+        """
+        found: dict[tuple[int, int], User] = {}
         for pid in numbers(self.root) if files else ():
-            process = f"{self.root}/{pid}"
             with suppress(OSError):
-                used = set(inodes(process))
-                for fd in numbers(f"{process}/fd"):
-                    with suppress(OSError):
-                        seen = os.stat(f"{process}/fd/{fd}")  # noqa: PTH116 - cheaper
-                        used.add((seen.st_dev, seen.st_ino))
-                found |= dict.fromkeys(used.intersection(files), pid)
+                for key, writes in self._used(pid):
+                    if key in files and (key not in found or (writes and not found[key].writes)):
+                        found[key] = User(pid, writes)
         return found
+
+    def _used(self, pid: int) -> Iterator[tuple[tuple[int, int], bool]]:
+        """Go through what a process has mapped and open, and whether it can write to that."""
+        process = f"{self.root}/{pid}"
+        yield from inodes(process)
+        for fd in numbers(f"{process}/fd"):
+            with suppress(OSError):
+                link = f"{process}/fd/{fd}"
+                seen = os.stat(link)  # noqa: PTH116 - cheaper
+                # the link's own mode says how it was opened
+                writes = bool(os.lstat(link).st_mode & stat.S_IWUSR)
+                yield (seen.st_dev, seen.st_ino), writes
 
     def room(self, folder: str) -> int | None:
         """Return the bytes that fit into a folder, None if there is none that takes names."""
@@ -116,25 +138,22 @@ class Putting:
             return None
         return seen.f_bavail * seen.f_frsize if seen.f_blocks else 1 << 62  # a tmpfs without limit
 
-    def make(self, file: CarriedFile, source: int) -> int:
+    def make(self, file: CarriedFile, source: int, spare: str) -> int:
         """Make the file, nameless, of the bytes that `source` gives, and return it open.
+
+        Where files cannot be nameless it is called `spare`, in the folder it belongs to.
 
         Raises:
             OSError: it cannot be made, or `source` ended too early.
         """
-        folder = os.path.dirname(file.path)  # noqa: PTH120 - paths may hold any bytes
-        fd = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        try:
+        with _folder(file.path) as (place, _), cutting.unnamed(place, spare) as fd:
             os.ftruncate(fd, file.size)
             for offset, length in file.extents:
                 sparse.fill(fd, source, offset, length)
             os.fchown(fd, file.uid, file.gid)
             os.fchmod(fd, file.mode)
             os.utime(fd, ns=(file.mtime_ns, file.mtime_ns))
-        except BaseException:
-            os.close(fd)
-            raise
-        return fd
+            return fd
 
     def name(self, fd: int, path: str) -> None:
         """Give an open file a name that nothing has.
@@ -142,13 +161,8 @@ class Putting:
         Raises:
             OSError: FileExistsError if something has it.
         """
-        folder, _, name = path.rpartition("/")
-        place = os.open(folder or "/", _FOLDER)
-        try:
-            # with a folder's descriptor, or Python 3.11 links the link in /proc itself
-            os.link(f"/proc/self/fd/{fd}", name, src_dir_fd=place, dst_dir_fd=place)
-        finally:
-            os.close(place)
+        with _folder(path) as (place, name):
+            cutting.give_name(fd, place, name)
 
     def link(self, path: str, name: str) -> None:
         """Give the file at `path` a further name that nothing has.
@@ -156,13 +170,39 @@ class Putting:
         Raises:
             OSError: FileExistsError if something has it.
         """
-        os.link(path, name, follow_symlinks=False)
+        with _folder(path) as (place, old), _folder(name) as (other, new):
+            os.link(old, new, src_dir_fd=place, dst_dir_fd=other, follow_symlinks=False)
 
     def move(self, path: str, name: str) -> None:
-        """Rename a file to a name that nothing has.
+        """Rename a file, in its folder, to a name that nothing has.
 
         Raises:
             OSError: FileExistsError if something has it.
         """
-        os.link(path, name, follow_symlinks=False)
-        os.unlink(path)  # noqa: PTH108 - paths may hold any bytes
+        with _folder(path) as (place, old):
+            new = cutting.split(name)[1]
+            os.link(old, new, src_dir_fd=place, dst_dir_fd=place, follow_symlinks=False)
+            os.unlink(old, dir_fd=place)
+
+    def keep_later(self, cut: Cut) -> None:
+        """Write a file's later bytes beside it; see tools/cutting.py, as for the next two."""
+        cutting.keep(cut)
+
+    def shorten(self, cut: Cut, mtime_ns: int) -> None:
+        """Take its later bytes from a file."""
+        cutting.shorten(cut, mtime_ns)
+
+    def rejoin(self, cut: Cut) -> None:
+        """Give a file its later bytes back."""
+        cutting.rejoin(cut)
+
+
+@contextmanager
+def _folder(path: str) -> Iterator[tuple[int, str]]:
+    """Give the folder that a path is in, open, and the name in it."""
+    folder, name = cutting.split(path)
+    place = folders.opened(folder)
+    try:
+        yield place, name
+    finally:
+        os.close(place)

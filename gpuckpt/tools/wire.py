@@ -7,17 +7,20 @@ ImageDamaged, and nothing is allocated by a number that was read.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.errors import ImageDamaged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 _IMAGE: Final = 0x54564319  # IMG_COMMON_MAGIC, since CRIU 2.0
 _SERVICE: Final = 0x55105940  # IMG_SERVICE_MAGIC, of what a restore does not need
 _LONGEST_VARINT: Final = 70  # bits that ten bytes carry
 _WORD: Final = 0xFFFFFFFF
+_HEAD: Final = 8  # the two words that say what an image is
+_BYTES: Final = 2  # the wire type of anything with a length
 
 
 class Message:
@@ -86,27 +89,54 @@ def records(raw: bytes, magic: int, name: str, *, service: bool = False) -> Iter
     return (Message(raw[one]) for one in _records(raw, magic, name, head))
 
 
-def spans(raw: bytes, magic: int, name: str, *fields: int) -> Iterator[slice]:
-    """Say where the bytes of a field lie in an image; `fields` lead to it, message by message.
+Change = Callable[[bytes], bytes]
+
+
+def rewritten(
+    raw: bytes, magic: int, name: str, changes: Mapping[tuple[int, ...], Change]
+) -> bytes:
+    """Return an image with other bytes in some fields, longer or shorter; the rest stays.
+
+    The key of a change is the numbers that lead to its field, message by message.
 
     Raises:
         ImageDamaged: the bytes are no such image, or end in the middle of a record.
     """
+    parts = [raw[:_HEAD]]
     for one in _records(raw, magic, name):
-        yield from _within(raw, one, fields)
+        body = _rebuilt(raw[one], changes)
+        parts += (len(body).to_bytes(4, "little"), body)
+    return b"".join(parts)
 
 
-def _within(raw: bytes, message: slice, fields: tuple[int, ...]) -> Iterator[slice]:
-    for number, value, at in _fields(raw[message]):
-        if number == fields[0] and isinstance(value, bytes):
-            found = slice(message.start + at, message.start + at + len(value))
-            yield from _within(raw, found, fields[1:]) if fields[1:] else (found,)
+def _rebuilt(raw: bytes, changes: Mapping[tuple[int, ...], Change]) -> bytes:
+    parts: list[bytes] = []
+    begin = 0
+    for number, value, end in _fields(raw):
+        mine = {path[1:]: change for path, change in changes.items() if path[0] == number}
+        field = raw[begin:end]
+        if mine and isinstance(value, bytes):
+            whole = mine.get(())
+            new = whole(value) if whole is not None else _rebuilt(value, mine)
+            if new != value:
+                field = _number(number << 3 | _BYTES) + _number(len(new)) + new
+        parts.append(field)
+        begin = end
+    return b"".join(parts)
+
+
+def _number(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:  # noqa: PLR2004 - seven bits a byte
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*found, value))
 
 
 def _records(raw: bytes, magic: int, name: str, head: int = _IMAGE) -> Iterator[slice]:
     if (_word(raw, 0, name), _word(raw, 4, name)) != (head, magic):
         raise ImageDamaged(f"{name} does not begin as such an image does")
-    at = 8
+    at = _HEAD
     while at < len(raw):
         size = _word(raw, at, name)
         at += 4
@@ -123,27 +153,26 @@ def _word(raw: bytes, at: int, name: str) -> int:
 
 
 def _fields(raw: bytes) -> Iterator[tuple[int, int | bytes, int]]:
-    """Give each field's number, its value, and where that begins."""
+    """Give each field's number, its value, and where the field ends."""
     at = 0
     while at < len(raw):
         key, at = _varint(raw, at)
         number, kind = key >> 3, key & 7
         if kind == 0:
-            start = at
             value, at = _varint(raw, at)
-            yield number, value, start
+            yield number, value, at
             continue
         if kind in {1, 5}:
             size = 8 if kind == 1 else 4
-        elif kind == 2:  # noqa: PLR2004 - the wire type of anything with a length
+        elif kind == _BYTES:
             size, at = _varint(raw, at)
         else:
             raise ImageDamaged(f"a record holds a field of the unknown kind {kind}")
         if size > len(raw) - at:
             raise ImageDamaged("a record ends in the middle of a field")
         chunk = raw[at : at + size]
-        yield number, chunk if kind == 2 else int.from_bytes(chunk, "little"), at  # noqa: PLR2004
         at += size
+        yield number, chunk if kind == _BYTES else int.from_bytes(chunk, "little"), at
 
 
 def _varint(raw: bytes, at: int) -> tuple[int, int]:

@@ -100,6 +100,7 @@ RESULTS = {
         "progress",
         "expected",
         "proved",
+        "aside",
         "receipt",
         "image_id",
         "account",

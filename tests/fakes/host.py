@@ -42,6 +42,7 @@ from gpuckpt.tools.files import HostFile, Remap
 from gpuckpt.tools.look import Look, Task
 from gpuckpt.tools.net import PortState
 from gpuckpt.tools.pidspace import Space
+from gpuckpt.tools.putting import Identity
 from gpuckpt.tools.signs import Signs
 from gpuckpt.tools.sockets import InetSocket
 from gpuckpt.tools.surroundings import Surroundings
@@ -837,6 +838,14 @@ class _Carried:
         assert not paths
         assert not links
         return ()
+
+    def identity(self, path: str) -> Identity | None:
+        there = path in self.host.folders - self.host.missing
+        return (
+            Identity(1, 1, regular=False, mode=0o755, uid=0, gid=0, size=0, folder=True)
+            if there
+            else None
+        )
 
     def room(self, folder: str) -> int | None:
         del folder

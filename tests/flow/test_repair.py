@@ -18,7 +18,8 @@ from gpuckpt.flow.repair import RepairRequest, repair
 from gpuckpt.flow.request import DumpRequest
 from gpuckpt.flow.status import status
 from gpuckpt.flow.work.interrupts import Interrupts
-from gpuckpt.flow.work.journal import Entry, Journal, Linked
+from gpuckpt.flow.work.journal import Entry, Journal
+from gpuckpt.flow.work.traces import Linked
 from gpuckpt.image.stage import Stage
 from gpuckpt.model import CudaState, GpuUse, ProcessRef
 from gpuckpt.tools.files import Remap

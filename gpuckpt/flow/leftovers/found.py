@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpuckpt.errors import CudaCallFailed, GpuckptError
 from gpuckpt.flow.leftovers import sent
-from gpuckpt.flow.leftovers.placed import remaining
+from gpuckpt.flow.leftovers.placed import REPAIR, SWEEP, LeftFiles, lasting, lasting_cuts, told
 from gpuckpt.flow.work import hugepages
 from gpuckpt.flow.work.journal import Journal
 from gpuckpt.flow.work.quiescing import standing
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from gpuckpt.tools.cooperation import Rank
     from gpuckpt.tools.files import Remap
 
-REPAIR = "`gpuckpt repair` puts it back."
-SWEEP = "`gpuckpt repair` removes it."
 # the steps of a restore from which on the job stands and only had to be looked at
 STANDING = frozenset({"verify"})
 # the steps of a dump from which on its CUDA processes may be parked
@@ -58,7 +56,7 @@ def left_of(tools: Toolbox, entry: Entry) -> tuple[Finding, ...]:
             found += _suspended(tools, entry)
             found += _cut(tools, entry)
         found += (_quiet(one) for one in quiet_of(tools, entry))
-        found += (_placed(path) for path in placed_of(tools, entry))
+    found += told(tools, files_of(tools, entry))
     found += (_remap(remap) for remap in remaps_of(tools, entry))
     found += _files(tools, entry)
     found += hugepages.left(tools, Journal(tools.state_dir), entry)
@@ -166,11 +164,13 @@ def remaps_of(tools: Toolbox, entry: Entry) -> tuple[Remap, ...]:
     )
 
 
-def placed_of(tools: Toolbox, entry: Entry) -> tuple[str, ...]:
-    """Return the names that this restore has made, and that no job has: after a boot, none."""
-    if not entry.placed or not same_boot(tools, entry):
-        return ()
-    return remaining(tools, entry.placed, job_stands=stands(tools, entry))
+def files_of(tools: Toolbox, entry: Entry) -> LeftFiles:
+    """Return what this restore has done to files; after a boot what can be told of it still."""
+    if not entry.placed and not entry.cuts:
+        return LeftFiles()
+    if same_boot(tools, entry):
+        return LeftFiles(entry.placed, entry.cuts, stands(tools, entry))
+    return LeftFiles(lasting(tools, entry.placed), lasting_cuts(tools, entry.cuts))
 
 
 def committed(tools: Toolbox, entry: Entry) -> bool:
@@ -267,11 +267,6 @@ def _quiet(one: Rank) -> Finding:
 def _remap(remap: Remap) -> Finding:
     reason = "CRIU has made this name for a file without one, and no image needs it."
     return warning("left-remap", remap.path, reason, SWEEP)
-
-
-def _placed(path: str) -> Finding:
-    reason = "A restore that was never finished has made it for the job; the image has it."
-    return warning("left-file", path, reason, SWEEP)
 
 
 def _files(tools: Toolbox, entry: Entry) -> Iterator[Finding]:

@@ -46,6 +46,10 @@ CRIU_SECONDS = 20.0
 POLL_SECONDS = 0.1
 
 
+# what is not removed, but put back
+_BACK = {"left-aside": "it was put back: {}", "left-cut": "it has its later bytes again: {}"}
+
+
 class Deed(Value, frozen=True):
     """One thing that was put right, or would be."""
 
@@ -206,6 +210,10 @@ class Mender:
             self.deeds.append(Deed(f"the image {self.entry.image} is whole and was kept"))
         left = left_of(self.tools, self.entry)
         tidy(self.tools, self.journal, self.entry)
-        self.deeds += (Deed(f"removed {one.object}") for one in left if one.id.startswith("left-"))
+        self.deeds += (Deed(_done(one)) for one in left if one.id.startswith("left-"))
         if not in_store(self.entry) and self.entry.stage and Path(self.entry.stage).exists():
             raise OSError(f"{self.entry.stage} could not be removed")
+
+
+def _done(one: Finding) -> str:
+    return _BACK.get(one.id, "removed {}").format(one.object)

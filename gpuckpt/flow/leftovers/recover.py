@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import Unfinished, WriteFailed
-from gpuckpt.flow.leftovers.found import cut_short, left_of, remaps_of, same_boot, stands, table_of
+from gpuckpt.flow.leftovers.found import (
+    cut_short,
+    files_of,
+    left_of,
+    remaps_of,
+    same_boot,
+    table_of,
+)
 from gpuckpt.flow.leftovers.placed import clear
 from gpuckpt.flow.leftovers.sent import in_store, take_away
 from gpuckpt.flow.work import hugepages
@@ -96,7 +103,8 @@ def tidy(tools: Toolbox, journal: Journal, entry: Entry) -> None:
             entry = hugepages.give_back(tools, journal, entry)
         if tools.net.held(table_of(entry)):  # a kernel without nftables has none to be asked for
             tools.net.release(table_of(entry))
-        clear(tools, entry.placed, job_stands=stands(tools, entry))
+    files = files_of(tools, entry)
+    clear(tools, files.placed, files.cuts, job_stands=files.job_stands)
     for remap in remaps_of(tools, entry):
         tools.files.remove(remap.path)
     if in_store(entry):

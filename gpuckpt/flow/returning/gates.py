@@ -38,6 +38,8 @@ def admit(
             stays=request.stays,
             apart=request.pid_namespace,
             gpu_map=request.gpu_map,
+            choice=request.files,
+            moved=request.map_path,
         )
         plan = facts.gpus or GpuPlan()
         findings = judge(manifest, facts)

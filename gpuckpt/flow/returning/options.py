@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING
 
 from gpuckpt.errors import GpuckptError
 from gpuckpt.image.unpack import Unpacker
+from gpuckpt.tools.criuimage import FILES
 from gpuckpt.tools.criunames import Names, recorded
 from gpuckpt.tools.criurun import CriuOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from gpuckpt.image.manifest import Manifest
     from gpuckpt.image.store import Image
 
@@ -27,12 +30,13 @@ def repeated(manifest: Manifest) -> CriuOptions:
     )
 
 
-def names_in(image: Image) -> Names:
-    """Return names for what CRIU calls by numbers."""
+def names_in(image: Image, changes: Mapping[str, Callable[[bytes], bytes]]) -> Names:
+    """Return names for what CRIU calls by numbers, as it has got them."""
     commands = {process.pid: process.comm for process in image.manifest.tree}
     unpacker = Unpacker(image, workers=1)
     try:
-        return recorded(commands, unpacker.read("files.img"))
+        raw = unpacker.read(FILES)
+        return recorded(commands, changes[FILES](raw) if FILES in changes else raw)
     except GpuckptError:  # something else is worse: the failure is told without names
         return Names(processes=commands)
     finally:

@@ -1,12 +1,13 @@
-"""Putting back the files that an image carries, before CRIU looks for them.
+"""Carrying out the file plan of a restore, before CRIU looks for the files.
 
-What is made, and what is moved out of the way, is in the journal before it has a name; a folder,
-which is known by what it has become, as soon as it has one. If the restore fails all of it goes
-again; if it succeeds the job's files stay, CRIU's names go.
+What is made, moved out of the way or shortened is in the journal before it has a name or is
+touched; what a folder has become, as soon as it has one. If the restore fails all is undone; if it
+succeeds the job's files stay, with what was kept aside for the user, and CRIU's names go.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from contextlib import contextmanager, suppress
@@ -17,14 +18,16 @@ from msgspec.structs import replace
 
 from gpuckpt.errors import GpuckptError, RestoreFailed
 from gpuckpt.flow.leftovers.placed import clear
-from gpuckpt.flow.returning.target.standing import State
-from gpuckpt.flow.work.journal import Placed
+from gpuckpt.flow.returning.target.fileplan import Act
+from gpuckpt.flow.work.traces import Placed
 from gpuckpt.image.names import CARRIED
 from gpuckpt.image.unpack import Unpacker
+from gpuckpt.tools.cutting import Cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from gpuckpt.flow.returning.target.fileplan import FileStep
     from gpuckpt.flow.returning.target.standing import Standing
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.outside import FolderRecord
@@ -36,64 +39,82 @@ if TYPE_CHECKING:
 BATCH: Final = 256
 _PIECE: Final = 1 << 20
 
+Doing = tuple["FileStep", "Standing"]
+
 
 class Placing:
-    """The carried files of one restore; `note` writes down what has been made."""
+    """The file plan of one restore.
+
+    `note` writes down what is going to be done, as `placed` and `cuts`; `tell` says to people what
+    becomes of files that are here.
+    """
 
     def __init__(
         self,
         tools: Toolbox,
         image: Image,
-        standings: Sequence[Standing],
-        note: Callable[[tuple[Placed, ...]], None],
+        steps: Sequence[FileStep],
+        note: Callable[..., None],
+        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Touch nothing yet."""
         self.tools = tools
         self.image = image
-        self.standings = standings
-        self.folders = image.manifest.outside.folders
+        self.steps = [(step, step.standing) for step in steps if step.standing is not None]
+        wanted = {step.path for step in steps if step.act is Act.FOLDER}
+        self.folders = [one for one in image.manifest.outside.folders if one.path in wanted]
         self.placed: tuple[Placed, ...] = ()
+        self.cuts: tuple[Cut, ...] = ()
         self._note = note
+        self._tell = tell
 
     def enter(self, space: Space) -> None:
         """Put into a namespace what it has for itself, by the paths under which it is found there.
 
         These were not looked for: nothing is there yet.
         """
-        self.standings = tuple(
-            replace(one, file=_reached(one.file, space)) for one in self.standings
-        )
-        self.folders = tuple(
-            structs.replace(one, path=space.reach(one.path)) for one in self.folders
-        )
+        self.steps = [
+            (step, replace(one, file=_reached(one.file, space))) for step, one in self.steps
+        ]
+        self.folders = [structs.replace(one, path=space.reach(one.path)) for one in self.folders]
 
     @property
     def needed(self) -> bool:
         """Whether there is anything to do."""
-        return bool(self.standings or self._missing())
+        return bool(self.steps or self._missing())
 
     @property
     def bytes(self) -> int:
         """How many bytes have to be written."""
-        return sum(one.file.bytes for one in self.standings if _is_made(one))
+        return sum(step.bytes for step, _ in self.steps)
 
     @property
     def inodes(self) -> tuple[tuple[int, int], ...]:
         """Device and inode of each file, once all are placed."""
         return tuple((one.device, one.inode) for one in self.placed if not one.folder)
 
+    @property
+    def kept(self) -> tuple[tuple[str, str], ...]:
+        """Return what was taken from its place for the job and is kept: path, and where it is."""
+        replaced = (pair for one in self.placed if one.kept for pair in one.aside)
+        return (*((one.path, one.aside) for one in self.cuts), *replaced)
+
     def put(self, advance: Callable[[int], None]) -> None:
-        """Make what is missing and link what is there.
+        """Do all steps.
 
         Raises:
-            RestoreFailed: a file cannot be made, or a name was taken meanwhile.
+            RestoreFailed: one cannot be done, or a file is not as it was looked at.
             ImageError: the image's bytes are not those that were written.
         """
+        for step, _ in self.steps:
+            if step.act in {Act.CUT, Act.REPLACE}:
+                self._tell(step.words)
         try:
             self._folders()
+            self._cut(advance)
             with self._bytes() as source:
-                for start in range(0, len(self.standings), BATCH):
-                    self._put(self.standings[start : start + BATCH], source, advance)
+                for start in range(0, len(self.steps), BATCH):
+                    self._put(self.steps[start : start + BATCH], source, advance)
         except OSError as why:
             what = why.filename2 or why.filename or "a file in memory"
             raise RestoreFailed(
@@ -102,13 +123,13 @@ class Placing:
             ) from why
 
     def take_back(self) -> None:
-        """Remove all that was made and put back what was moved."""
-        clear(self.tools, self.placed, job_stands=False)
+        """Undo all that was done."""
+        clear(self.tools, self.placed, self.cuts, job_stands=False)
 
     def settle(self) -> None:
         """Leave to the job what is its own; what resists is only litter by now."""
         with suppress(OSError):
-            clear(self.tools, self.placed, job_stands=True)
+            clear(self.tools, self.placed, self.cuts, job_stands=True)
 
     def _missing(self) -> list[FolderRecord]:
         return [one for one in self.folders if self.tools.carried.identity(one.path) is None]
@@ -116,18 +137,40 @@ class Placing:
     def _folders(self) -> None:
         """Make the folders that went with a boot, say, each within the one before."""
         for one in self._missing():
+            known, made = self.placed, Placed(names=(one.path,), folder=True)
+            self.placed = (*known, made)
+            self._note(placed=self.placed, cuts=self.cuts)
             device, inode = self.tools.carried.make_folder(one.path, one.mode, one.uid, one.gid)
-            self.placed += (Placed(device=device, inode=inode, names=(one.path,), folder=True),)
-            self._note(self.placed)
+            self.placed = (*known, structs.replace(made, device=device, inode=inode))
+            self._note(placed=self.placed, cuts=self.cuts)
 
-    def _put(self, batch: Sequence[Standing], source: int, advance: Callable[[int], None]) -> None:
+    def _cut(self, advance: Callable[[int], None]) -> None:
+        """Shorten what has only grown, its later bytes being on disk beside it."""
+        wanted = [
+            (_cut(one, step.aside[0][1]), one) for step, one in self.steps if step.act is Act.CUT
+        ]
+        if wanted:
+            self.cuts = tuple(cut for cut, _ in wanted)
+            self._note(placed=self.placed, cuts=self.cuts)
+        for cut, one in wanted:
+            self.tools.carried.keep_later(cut)
+            self.tools.carried.shorten(cut, one.file.mtime_ns)
+            advance(cut.was - cut.size)
+
+    def _put(self, batch: Sequence[Doing], source: int, advance: Callable[[int], None]) -> None:
         made: list[tuple[int, Standing, Placed]] = []
+        spares = {one.file.path: _hidden() for step, one in batch if step.made}
+        known = self.placed
+        if spares:  # where a file cannot be made without a name, a kill would leave it
+            names = ((path, spare) for path, spare in spares.items())
+            self.placed += tuple(Placed(spare=_beside(path, spare)) for path, spare in names)
+            self._note(placed=self.placed, cuts=self.cuts)
         try:
-            for one in batch:
-                made.append(self._made(one, source))
-                advance(one.file.bytes if _is_made(one) else 0)
-            self.placed += tuple(placed for _, _, placed in made)
-            self._note(self.placed)
+            for step, one in batch:
+                made.append(self._made(step, one, source, spares.get(one.file.path, "")))
+                advance(step.bytes if step.made else 0)
+            self.placed = (*known, *(placed for _, _, placed in made))
+            self._note(placed=self.placed, cuts=self.cuts)
             for fd, one, placed in made:
                 self._name(fd, one, placed)
         finally:
@@ -135,32 +178,50 @@ class Placing:
                 if fd >= 0:
                     os.close(fd)
 
-    def _made(self, one: Standing, source: int) -> tuple[int, Standing, Placed]:
+    def _made(
+        self, step: FileStep, one: Standing, source: int, spare: str
+    ) -> tuple[int, Standing, Placed]:
         """Make a file without a name; say which names it is going to have."""
         file = one.file
-        if one.state is State.TAKEN:  # refused, unless somebody overrides that
-            raise FileExistsError(17, "File exists", one.path)
-        if not _is_made(one):
+        if step.act is Act.REFUSE:  # unless somebody overrides that, a restore has not begun
+            raise FileExistsError(errno.EEXIST, "File exists", one.path)
+        there = [path for path in file.names if self.tools.carried.identity(path) is not None]
+        if not step.made:
             _skip(source, file.bytes)
-            names = [path for path in file.names if self.tools.carried.identity(path) is None]
-            return (
-                -1,
-                one,
-                Placed(device=one.device, inode=one.inode, names=tuple(names), link=file.link),
-            )
-        aside = [path for path in file.names if self.tools.carried.identity(path) is not None]
-        if aside and one.state is State.MISSING:
-            raise FileExistsError(17, "File exists", aside[0])
-        fd = self.tools.carried.make(file, source)
+            names = tuple(path for path in file.names if path not in there)
+            done = Placed(device=one.device, inode=one.inode, names=names, link=file.link)
+            return -1, one, done
+        moved = step.aside
+        if step.act is Act.RENEW:
+            moved = tuple((path, _beside(path, _hidden())) for path in there)
+        if unplanned := set(there).difference(path for path, _ in moved):
+            raise FileExistsError(errno.EEXIST, "File exists", min(unplanned))
+        self._same(step, one)
+        fd = self.tools.carried.make(file, source, spare)
         seen = os.fstat(fd)
-        moved = tuple((path, _beside(path)) for path in aside)
-        return (
-            fd,
-            one,
-            Placed(
-                device=seen.st_dev, inode=seen.st_ino, names=file.names, link=file.link, aside=moved
-            ),
+        done = Placed(
+            device=seen.st_dev,
+            inode=seen.st_ino,
+            names=file.names,
+            link=file.link,
+            aside=moved,
+            kept=step.act is Act.REPLACE,
+            spare=_beside(file.path, spare) if seen.st_nlink else "",
         )
+        return fd, one, done
+
+    def _same(self, step: FileStep, one: Standing) -> None:
+        """See that what is replaced is what was looked at: nobody has agreed to more."""
+        if step.act is not Act.REPLACE:
+            return
+        now = self.tools.carried.identity(one.path)
+        if now is None or (now.device, now.inode, now.size, now.mtime_ns) != (
+            one.device,
+            one.inode,
+            one.size,
+            one.mtime_ns,
+        ):
+            raise OSError(errno.EBUSY, "somebody has written to it just now", one.path)
 
     def _name(self, fd: int, one: Standing, placed: Placed) -> None:
         tools = self.tools.carried
@@ -173,12 +234,14 @@ class Placing:
             tools.link(one.path, path)
             now = tools.identity(path)
             if now is None or (now.device, now.inode) != (one.device, one.inode):
-                raise FileExistsError(17, "it has become another file", one.path)
+                raise FileExistsError(errno.EEXIST, "it has become another file", one.path)
+        if placed.spare:
+            self.tools.files.remove(placed.spare)
 
     @contextmanager
     def _bytes(self) -> Iterator[int]:
         """Give a descriptor from which all files' bytes come, one after the other."""
-        if not any(_is_made(one) and one.file.bytes for one in self.standings):
+        if not any(step.made and step.bytes for step, _ in self.steps):
             with open(os.devnull, "rb") as nothing:  # noqa: PTH123
                 yield nothing.fileno()
             return
@@ -213,17 +276,21 @@ class Placing:
             unpacker.close()
 
 
-def _is_made(one: Standing) -> bool:
-    return one.state in {State.MISSING, State.STALE}
-
-
 def _reached(file: CarriedFile, space: Space) -> CarriedFile:
     names = tuple(space.reach(name) for name in file.names)
     return replace(file, names=names, link=space.reach(file.link))
 
 
-def _beside(path: str) -> str:
-    return f"{path.rpartition('/')[0]}/.gpuckpt-{os.urandom(8).hex()}"
+def _hidden() -> str:
+    return f".gpuckpt-{os.urandom(8).hex()}"
+
+
+def _beside(path: str, name: str) -> str:
+    return f"{path.rpartition('/')[0]}/{name}"
+
+
+def _cut(one: Standing, aside: str) -> Cut:
+    return Cut(one.path, one.device, one.inode, one.file.size, one.size, one.mtime_ns, aside)
 
 
 def _skip(source: int, count: int) -> None:

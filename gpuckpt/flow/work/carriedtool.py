@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from gpuckpt.model import CarriedFile
-    from gpuckpt.tools.putting import Identity
+    from gpuckpt.tools.cutting import Cut
+    from gpuckpt.tools.putting import Identity, User
 
 
 class CarriedTool(Protocol):
@@ -35,16 +36,16 @@ class CarriedTool(Protocol):
         """Remove a folder unless something lies in it; OSError if it may not be removed."""
 
     def matches(self, path: str, file: CarriedFile) -> bool:
-        """Whether the bytes at `path` are those that were recorded."""
+        """Whether the bytes at `path`, as many as were recorded, are those."""
 
-    def users(self, files: Collection[tuple[int, int]]) -> dict[tuple[int, int], int]:
+    def users(self, files: Collection[tuple[int, int]]) -> dict[tuple[int, int], User]:
         """Return those files, by device and inode, that a process has, and who."""
 
     def room(self, folder: str) -> int | None:
         """Return the bytes that fit into a folder, None if it takes no names."""
 
-    def make(self, file: CarriedFile, source: int) -> int:
-        """Make a file, nameless, of the bytes that `source` gives; OSError if that fails."""
+    def make(self, file: CarriedFile, source: int, spare: str) -> int:
+        """Make a file, nameless if it can be, of the bytes that `source` gives, or OSError."""
 
     def name(self, fd: int, path: str) -> None:
         """Give an open file a name that nothing has; OSError if that fails."""
@@ -54,3 +55,12 @@ class CarriedTool(Protocol):
 
     def move(self, path: str, name: str) -> None:
         """Rename a file to a name that nothing has; OSError if that fails."""
+
+    def keep_later(self, cut: Cut) -> None:
+        """Write the later bytes of a file beside it; OSError if that fails."""
+
+    def shorten(self, cut: Cut, mtime_ns: int) -> None:
+        """Take the later bytes from a file; OSError if somebody has written to it."""
+
+    def rejoin(self, cut: Cut) -> None:
+        """Give a file its later bytes back, if it lacks them; OSError if that fails."""

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from gpuckpt.errors import DumpFailed, NotWritable, ProcessUnfit, RestoreFailed
+from gpuckpt.flow.work.traces import Linked, Placed
 from gpuckpt.image import wire
 from gpuckpt.model import CudaState, GpuUse, ProcessRef
+from gpuckpt.tools.cutting import Cut
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
@@ -35,37 +37,15 @@ LOCK_SECONDS: Final = 10.0
 POLL_SECONDS: Final = 0.02
 
 
-class Linked(msgspec.Struct, frozen=True, kw_only=True):
-    """A file without a name, for which CRIU makes one: link_remap.N in `folder`.
-
-    `before` are the names of that kind which were there already: they are not ours.
-    """
-
-    folder: str
-    device: int
-    inode: int
-    before: tuple[str, ...] = ()
-
-
-class Placed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a restore has made; `aside`: an older file's name, and the one it was moved to."""
-
-    device: int
-    inode: int
-    names: tuple[str, ...] = ()
-    link: str = ""
-    aside: tuple[tuple[str, str], ...] = ()
-    folder: bool = False
-
-
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One operation: who runs it, on which processes, what it had done last.
 
     `first` holds the driver's state of each CUDA process before the operation, `threads` the
     driver's thread in each (one that was parked cannot be asked for it), `uses` what they held on
     each GPU, `stage` the folder that becomes the image. The processes of a restore are those it has
-    made, once they are known; `pids` those it will make, or that a dump has let go; `space` the
-    process 1 of a namespace for them, `huge_pages` what was set before; `quiesced`: some may wait.
+    made, once they are known; `pids` those it will make, or that a dump has let go; `placed` are
+    files, and `cuts` those that it shortens; `space` the process 1 of a namespace for them,
+    `huge_pages` what was set before; `quiesced`: some may wait.
     """
 
     format: int = FORMAT
@@ -82,6 +62,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     pids: tuple[int, ...] = ()
     linked: tuple[Linked, ...] = ()
     placed: tuple[Placed, ...] = ()
+    cuts: tuple[Cut, ...] = ()
     space: ProcessRef | None = None
     stage: str = ""
     quiesced: bool = False

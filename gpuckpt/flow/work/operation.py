@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from gpuckpt.events import Reporter
     from gpuckpt.flow.work.interrupts import Interrupts
-    from gpuckpt.flow.work.journal import Linked
     from gpuckpt.flow.work.toolbox import Toolbox
+    from gpuckpt.flow.work.traces import Linked
     from gpuckpt.model import CudaState, ProcessRef
 
 

@@ -17,6 +17,7 @@ from gpuckpt.flow.leftovers.placed import clear, remaining
 from gpuckpt.flow.returning.ledger import Ledger, Restored
 from gpuckpt.flow.returning.placing import Placing
 from gpuckpt.flow.returning.target import carried as rules
+from gpuckpt.flow.returning.target.fileplan import file_plan
 from gpuckpt.flow.returning.target.standing import Standing, State, standings
 from gpuckpt.flow.taking import carry
 from gpuckpt.image.pack import Packer
@@ -76,7 +77,8 @@ def states(tools: Toolbox, image: Image, boot: str = "boot") -> list[State]:
 
 
 def placing(tools: Toolbox, image: Image) -> Placing:
-    return Placing(tools, image, tuple(look(tools, image).values()), lambda _: None)
+    steps = file_plan(image.manifest, look(tools, image).values(), {})
+    return Placing(tools, image, steps, lambda **_: None)
 
 
 def test_every_way_they_stand(tools: Toolbox, shm: Path, tmp_path: Path) -> None:
@@ -190,8 +192,9 @@ def test_the_rules(tools: Toolbox, shm: Path, tmp_path: Path) -> None:
     folder = str(shm)
 
     def ids(*here: Standing, **facts: Any) -> list[str]:
-        known: TargetFacts = replace(FACTS, carried=here, **facts)
         manifest = msgspec.structs.replace(PLAIN, carried=carried(here))
+        steps = file_plan(manifest, here, {})
+        known: TargetFacts = replace(FACTS, carried=here, steps=steps, **facts)
         return [one.id for rule in rules.RULES for one in rule(manifest, known)]
 
     def carried(here: tuple[Standing, ...]) -> tuple[CarriedFile, ...]:

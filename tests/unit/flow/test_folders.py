@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from gpuckpt.errors import RestoreFailed
 from gpuckpt.flow.leftovers.placed import remaining
 from gpuckpt.flow.returning.placing import Placing
+from gpuckpt.flow.returning.target.fileplan import file_plan
 from gpuckpt.flow.returning.target.ground import made_in
 from gpuckpt.flow.taking.folders import folders
 from gpuckpt.image import flaws
@@ -22,8 +23,8 @@ from tests.fakes.host import FakeHost
 from tests.image_samples import manifest as sample
 
 if TYPE_CHECKING:
-    from gpuckpt.flow.work.journal import Placed
     from gpuckpt.flow.work.toolbox import Toolbox
+    from gpuckpt.flow.work.traces import Placed
 
 
 @pytest.fixture
@@ -47,7 +48,10 @@ class Made:
         self.manifest = msgspec.structs.replace(sample(), outside=outside)
         image: Any = type("Image", (), {"manifest": self.manifest})
         self.noted: list[tuple[Placed, ...]] = []
-        self.placing = Placing(tools, image, (), self.noted.append)
+        steps = file_plan(self.manifest, (), {one.path: False for one in self.found})
+        self.placing = Placing(
+            tools, image, steps, lambda **known: self.noted.append(known["placed"])
+        )
 
 
 def test_made_and_taken_back(tools: Toolbox, tmp_path: Path) -> None:
@@ -61,7 +65,7 @@ def test_made_and_taken_back(tools: Toolbox, tmp_path: Path) -> None:
     made.placing.put(lambda _: None)
     assert [path.stat().st_mode & 0o777 for path in (made.outer, made.inner)] == [0o711, 0o700]
     assert not made.placing.needed
-    assert [len(one) for one in made.noted] == [1, 2]
+    assert [len(one) for one in made.noted] == [1, 1, 2, 2]
     assert remaining(tools, made.noted[-1], job_stands=False) == (str(made.inner), str(made.outer))
     assert remaining(tools, made.noted[-1], job_stands=True) == ()
     made.placing.settle()
@@ -100,7 +104,7 @@ def test_a_folder_that_cannot_be_given_to_its_owner_goes_again(
     with pytest.raises(RestoreFailed, match="could not be put back"):
         made.placing.put(lambda _: None)
     assert not made.outer.exists()
-    assert not made.noted
+    assert [one.inode for one in made.noted[-1]] == [0]
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # what is known of any host, and what is for whoever restores to choose
 TOLD = {
     *("host", "own", "nvidia", "criu", "no_criu", "gpus", "gpu_short", "no_programs"),
-    *("addresses", "stays", "apart", "asked"),
+    *("addresses", "stays", "apart", "asked", "choice", "moved"),
 }
 EIGHT = gpu_samples.image(gpu_samples.switched("a"), gpu_samples.ranks(8))
 LOG = FileRecord(path="/j/\udce4.log", size=1, mode=0o644, build_id="", mtime_ns=-5)

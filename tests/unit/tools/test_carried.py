@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpuckpt.tools.carried import Carried
+from gpuckpt.tools.putting import User
 from gpuckpt.tools.sparse import SMALLEST_HOLE, beyond
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def test_a_file_full_of_holes(carried: Carried, shm: Path, tmp_path: Path) -> No
     assert file.bytes < SMALLEST_HOLE
     with stored(carried, file, tmp_path) as (whole, source):
         assert carried.matches(str(path), whole)
-        fd = carried.make(whole, source)
+        fd = carried.make(whole, source, "spare")
         assert not any(one.name != "sparse" for one in shm.iterdir())
         carried.name(fd, str(shm / "again"))
         with pytest.raises(FileExistsError):
@@ -122,7 +123,9 @@ def test_what_a_process_holds(carried: Carried, shm: Path, tmp_path: Path) -> No
         assert "gone" not in mine
         assert str(tmp_path / "disk") not in found
         inodes = {(seen.st_dev, seen.st_ino), (os.fstat(opened.fileno()).st_dev, 0)}
-        assert carried.users(inodes) == {(seen.st_dev, seen.st_ino): os.getpid()}
+        assert carried.users(inodes) == {
+            (seen.st_dev, seen.st_ino): User(os.getpid(), writes=False)
+        }
 
 
 def test_what_lies_beyond() -> None:

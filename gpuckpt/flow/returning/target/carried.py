@@ -1,9 +1,10 @@
-"""Rules about the files that an image carries: names that are taken, folders without room."""
+"""Rules about the files that an image carries: what of their plan must not, or may be done."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from gpuckpt.flow.returning.target.fileplan import Act
 from gpuckpt.flow.returning.target.ground import folder_of
 from gpuckpt.flow.returning.target.rule import Rule, some
 from gpuckpt.flow.returning.target.standing import State
@@ -29,6 +30,66 @@ def taken(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
                 "End what uses it." if one.pid else f"Remove it if nobody needs it: rm {one.path}",
                 one.pid,
             )
+
+
+def changed(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
+    """What the job has written may have been changed by whom it belongs to: that is his choice."""
+    for step in facts.steps:
+        one = step.standing
+        if step.act is Act.REFUSE and one is not None and one.state is State.CHANGED:
+            if one.writes:
+                continue  # in_use tells
+            yield blocker(
+                "file-changed",
+                one.path,
+                f"The image carries the job's {one.path}, and it has changed since: {one.why}.",
+                "Choose: --files replace puts the image's there and keeps today's beside it, "
+                "--files keep lets the job go on with today's.",
+            )
+
+
+def in_use(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
+    """Who writes to a file does not expect it to become shorter, or another one."""
+    for step in facts.steps:
+        one = step.standing
+        if one is None or not one.writes:
+            continue
+        if step.act is Act.REFUSE and one.state is not State.TAKEN:
+            yield blocker(
+                "file-in-use",
+                one.path,
+                f"{one.path} is not as it was at the dump, and process {one.pid} writes to it.",
+                "End it, or let the job go on with the file as it is: --files keep.",
+                one.pid,
+            )
+        elif step.act is Act.LEAVE and one.state is State.GROWN:
+            yield warning(
+                "file-in-use",
+                one.path,
+                f"{one.path} has grown since the dump and process {one.pid} writes to it: the job "
+                "goes on at its end.",
+                "Nothing to do, if both may write to it.",
+                one.pid,
+            )
+
+
+def kept(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
+    """The job remembers the file as it was."""
+    paths = [
+        step.path
+        for step in facts.steps
+        if step.act is Act.LEAVE
+        and step.standing is not None
+        and step.standing.state in {State.CHANGED, State.GROWN}
+        and not step.standing.writes
+    ]
+    if paths:
+        yield warning(
+            "file-kept",
+            some(paths),
+            "The job goes on with what is in it now (--files keep), and remembers what was.",
+            "Look whether it copes with that.",
+        )
 
 
 def shared(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
@@ -62,11 +123,11 @@ def links(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
 def folders(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
     """What is made anew needs a folder with room, and a tmpfs has a limit of its own."""
     need: dict[str, int] = {}
-    for one in facts.carried:
-        made = one.state in {State.MISSING, State.STALE}
-        if made or one.file.link:
+    for step in facts.steps:
+        one = step.standing
+        if one is not None and (step.bytes or step.made or one.file.link):
             folder = folder_of(one.file.path)
-            need[folder] = need.get(folder, 0) + (one.file.bytes if made else 0)
+            need[folder] = need.get(folder, 0) + step.bytes
     for folder, bytes_ in need.items():
         room = facts.rooms.get(folder, bytes_)
         if room is None:
@@ -99,4 +160,4 @@ def stale(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
         )
 
 
-RULES: Final[tuple[Rule, ...]] = (taken, shared, links, folders, stale)
+RULES: Final[tuple[Rule, ...]] = (taken, changed, in_use, kept, shared, links, folders, stale)

@@ -14,6 +14,7 @@ from gpuckpt.flow.gpu.memory import holders
 from gpuckpt.flow.returning import doubts
 from gpuckpt.flow.returning.ledger import Ledger
 from gpuckpt.flow.returning.target.bound import taken_names
+from gpuckpt.flow.returning.target.fileplan import FileStep, file_plan
 from gpuckpt.flow.returning.target.files import fake_link, files, is_there
 from gpuckpt.flow.returning.target.gpus import planned, short
 from gpuckpt.flow.returning.target.ground import folder_of, made_in, makeable
@@ -31,12 +32,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from gpuckpt.flow.returning.ledger import Restored
+    from gpuckpt.flow.returning.target.fileplan import Choice
     from gpuckpt.flow.returning.target.ports import SeenPort
     from gpuckpt.flow.work.journal import Entry
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.gpuplan import GpuPlan
     from gpuckpt.image.manifest import Manifest
-    from gpuckpt.image.outside import FileRecord, LockRecord
+    from gpuckpt.image.outside import FileRecord, LockRecord, Outside
     from gpuckpt.model import Finding, HostFacts, NvidiaFacts, Process, Version
     from gpuckpt.tools.diag import Connection
     from gpuckpt.tools.unixnames import SocketName
@@ -58,8 +60,9 @@ class TargetFacts(Value, frozen=True):
     goes where: planned once, with what --gpu-map `asked`. `stays`: gpuckpt will be
     the parent of the job to its end, `apart`: it gets a pid namespace of its own. `no_programs`
     is the state directory if none may be started from it. `carried` tells
-    how the files that the image carries stand here, `rooms` how many bytes their folders take, None
-    if not even names.
+    how the files that the image carries stand here, `steps` what is done about them, those that
+    have changed by `choice`; `rooms` how many bytes their folders take, None if not even names.
+    `moved` has the paths that are others here, OLD and NEW.
     """
 
     host: HostFacts
@@ -89,6 +92,9 @@ class TargetFacts(Value, frozen=True):
     apart: bool = False
     no_programs: str = ""
     carried: tuple[Standing, ...] = ()
+    steps: tuple[FileStep, ...] = ()
+    choice: Choice = "refuse"
+    moved: tuple[tuple[str, str], ...] = ()
     rooms: Mapping[str, int | None] = field(default_factory=dict)
     asked: tuple[tuple[str, str], ...] = ()
     gpus: GpuPlan | None = None
@@ -101,8 +107,12 @@ def gather(
     stays: bool = False,
     apart: bool = False,
     gpu_map: tuple[tuple[str, str], ...] = (),
+    choice: Choice = "refuse",
+    moved: tuple[tuple[str, str], ...] = (),
 ) -> TargetFacts:
     """Look at all of it once; `gpu_map` has pairs of GPUs, by the names the user gave them.
+
+    `choice` is what becomes of files that have changed, `moved` what the manifest's paths were.
 
     Raises:
         HostUnfit: a filesystem that the job needs does not answer.
@@ -115,18 +125,16 @@ def gather(
     places = {folder_of(path) for path in outside.sockets}
     places |= {folder_of(one.path) for one in outside.remaps if one.linked}
     ghosts = {folder_of(one.path) for one in outside.remaps if not one.linked}
-    names = [name for one in outside.remaps for name in (one.name, one.path, fake_link(one))]
-    # a name that begins with @ is no path: whether somebody has it, only a connection would show
-    names += [name for name in outside.servers if name.startswith("/")]
     stand = standings(tools, manifest, host.boot_id, apart=apart)
+    steps = file_plan(manifest, stand, _folders(tools, manifest, apart=apart), choice)
     running = _running(tools, manifest, host.boot_id, restored)
     facts = TargetFacts(
         host=host,
         own=tools.proc.surroundings(os.getpid()),
         criu=criu,
         no_criu=no_criu,
-        files=files(tools, manifest, stand, apart=apart),
-        names={name: is_there(tools, name, apart=apart) for name in names},
+        files=files(tools, manifest, steps, apart=apart),
+        names={name: is_there(tools, name, apart=apart) for name in _names(outside)},
         writable={
             place: tools.files.writable(made_in(tools, manifest, place)) for place in sorted(places)
         },
@@ -145,12 +153,19 @@ def gather(
         apart=apart,
         no_programs="" if tools.host.executes(tools.state_dir) else str(tools.state_dir),
         carried=stand,
-        rooms={
-            folder: tools.carried.room(made_in(tools, manifest, folder))
-            for folder in sorted({folder_of(one.path) for one in manifest.carried})
-        },
+        steps=steps,
+        choice=choice,
+        moved=moved,
+        rooms=_rooms(tools, manifest),
     )
     return look_again(tools, manifest, facts)
+
+
+def _names(outside: Outside) -> list[str]:
+    """Return the names that a restore makes, and those of others that it needs."""
+    names = [name for one in outside.remaps for name in (one.name, one.path, fake_link(one))]
+    # a name that begins with @ is no path: whether somebody has it, only a connection would show
+    return names + [name for name in outside.servers if name.startswith("/")]
 
 
 def look_again(tools: Toolbox, manifest: Manifest, facts: TargetFacts) -> TargetFacts:
@@ -173,6 +188,21 @@ def look_again(tools: Toolbox, manifest: Manifest, facts: TargetFacts) -> Target
         gpus=plan,
         gpu_short=short(manifest, nvidia, plan, partial(holders, tools)),
     )
+
+
+def _rooms(tools: Toolbox, manifest: Manifest) -> dict[str, int | None]:
+    """Return the bytes that fit into each folder a carried file is in."""
+    folders = sorted({folder_of(one.path) for one in manifest.carried})
+    return {folder: tools.carried.room(made_in(tools, manifest, folder)) for folder in folders}
+
+
+def _folders(tools: Toolbox, manifest: Manifest, *, apart: bool) -> dict[str, bool]:
+    """Say which folders that a restore makes are there; memory of its own begins empty."""
+    return {
+        one.path: not (apart and own_memory(one.path))
+        and tools.carried.identity(one.path) is not None
+        for one in manifest.outside.folders
+    }
 
 
 def _taken(tools: Toolbox, manifest: Manifest) -> dict[int, Process | None]:

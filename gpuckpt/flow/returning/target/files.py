@@ -5,13 +5,16 @@ from __future__ import annotations
 import stat
 from typing import TYPE_CHECKING
 
-from gpuckpt.flow.returning.target.standing import Standing, State
+from gpuckpt.flow.returning.target.fileplan import Act
+from gpuckpt.flow.returning.target.standing import State
 from gpuckpt.image.outside import FileRecord
+from gpuckpt.model import Carriage
 from gpuckpt.tools.pidspace import own_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from gpuckpt.flow.returning.target.fileplan import FileStep
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.manifest import Manifest
     from gpuckpt.image.outside import RemapRecord
@@ -30,14 +33,14 @@ def is_there(tools: Toolbox, path: str, *, apart: bool) -> bool:
 
 
 def files(
-    tools: Toolbox, manifest: Manifest, carried: Iterable[Standing], *, apart: bool
+    tools: Toolbox, manifest: Manifest, steps: Iterable[FileStep], *, apart: bool
 ) -> dict[str, FileRecord | None]:
-    """Look at the files outside the image; what is going to be made is as it was."""
+    """Look at the files outside the image; what is going to be made, or cut, is as it was."""
     made = {
         path
-        for one in carried
-        if one.state in {State.MISSING, State.STALE}
-        for path in one.file.names
+        for step in steps
+        if step.standing and _as_recorded(step)
+        for path in step.standing.file.names
     }
     folders = {one.path for one in manifest.outside.folders}
     found: dict[str, FileRecord | None] = {}
@@ -53,6 +56,14 @@ def files(
             continue
         found[record.path] = None if now is None else _record(record, now)
     return found
+
+
+def _as_recorded(step: FileStep) -> bool:
+    """Whether a file will be as it was; one that is refused is told of as such, and no more."""
+    one = step.standing
+    if one is None or step.act is not Act.LEAVE:
+        return one is not None and one.state is not State.TAKEN
+    return one.state is State.THERE and one.file.why is not Carriage.NEEDED
 
 
 def _record(old: FileRecord, now: HostFile) -> FileRecord:

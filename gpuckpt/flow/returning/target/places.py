@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.flow.returning.target.files import fake_link
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from gpuckpt.image.manifest import Manifest
     from gpuckpt.image.outside import RemapRecord
     from gpuckpt.model import Finding
+
+_SOCKET_PATH: Final = 107  # sun_path but for the zero at its end
 
 
 def files(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
@@ -129,6 +132,26 @@ def pythons(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
             )
 
 
+def relocated(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
+    """What CRIU opens is found at its new place; what the program opens by name is not."""
+    for old, new in facts.moved:
+        yield warning(
+            "paths-remembered",
+            f"{old}={new}",
+            f"What the job has open comes from {new}; paths in its memory, arguments and "
+            f"environment still say {old}.",
+            f"If it opens files there by name, let {old} lead to {new}: a link, or a bind mount.",
+        )
+    longest = [one for one in manifest.outside.sockets if len(os.fsencode(one)) > _SOCKET_PATH]
+    for path in longest if facts.moved else ():
+        yield blocker(
+            "socket-path",
+            path,
+            f"The path of the job's Unix socket would be {path}, longer than {_SOCKET_PATH} bytes.",
+            "Map it to a shorter path.",
+        )
+
+
 def _changes(lost: list[str], changed: list[str]) -> str:
     fresh = [package for package in changed if package not in lost]
     parts = [f"without {some(lost)}"] if lost else []
@@ -140,4 +163,4 @@ def _takes_names(remap: RemapRecord, facts: TargetFacts) -> bool:
     return known.get(folder_of(remap.path), True)
 
 
-RULES: Final[tuple[Rule, ...]] = (files, remaps, sockets, servers, locks, pythons)
+RULES: Final[tuple[Rule, ...]] = (files, remaps, sockets, servers, locks, pythons, relocated)

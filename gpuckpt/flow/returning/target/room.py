@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gpuckpt.flow.returning.target.standing import State
 from gpuckpt.flow.sight.rules.room import no_programs
 from gpuckpt.flow.sight.rules.rule import size
 from gpuckpt.model import blocker
@@ -42,8 +41,7 @@ def memory_needed(manifest: Manifest) -> int:
 
 def carried_bytes(facts: TargetFacts) -> int:
     """Return the bytes of files in memory that are not there yet."""
-    made = {State.MISSING, State.STALE}
-    return sum(one.file.bytes for one in facts.carried if one.file.memory and one.state in made)
+    return sum(step.bytes for step in facts.steps if step.standing and step.standing.file.memory)
 
 
 def state_noexec(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from msgspec.structs import asdict, replace
 
 from gpuckpt import errors
 from gpuckpt.flow.returning.target.facts import TargetFacts
+from gpuckpt.flow.returning.target.fileplan import file_plan
 from gpuckpt.flow.returning.target.gpus import planned, short
 from gpuckpt.flow.returning.target.ports import SeenPort
 from gpuckpt.flow.returning.target.standing import Standing, State
@@ -47,6 +48,7 @@ PASSING: Final[dict[str, tuple[str, Callable[[Manifest], object]]]] = {
     "sockets": ("sockets", lambda image: image.outside.names or image.outside.sockets),
     "locked": ("locks", lambda image: image.outside.locks),
     "carried": ("carried files", lambda image: image.carried),
+    "steps": ("carried files", lambda image: image.carried),
     "terminal": ("terminal", lambda image: image.options.shell_job),
     "restored": ("copies of the job", lambda image: image.tree),
     "running": ("copies of the job", lambda image: image.tree),
@@ -67,6 +69,7 @@ def not_judged(manifest: Manifest, saved: SavedHost) -> tuple[str, ...]:
 def target_facts(saved: SavedHost, manifest: Manifest) -> TargetFacts:
     """Return the facts that the rules judge; all carried files count as not there yet."""
     plan = planned(manifest, saved.nvidia)
+    missing = tuple(Standing(one, State.MISSING) for one in manifest.carried)
     facts = TargetFacts(
         host=saved.host,
         own=Surroundings(**asdict(saved.rights)),
@@ -82,7 +85,8 @@ def target_facts(saved: SavedHost, manifest: Manifest) -> TargetFacts:
         gpu_short=short(manifest, saved.nvidia, plan, lambda _: _UNSEEN),
         terminal=True,
         no_programs=saved.no_programs,
-        carried=tuple(Standing(one, State.MISSING) for one in manifest.carried),
+        carried=missing,
+        steps=file_plan(manifest, missing, {}),
     )
     found = saved.images.get(manifest.image_id)
     return facts if found is None else replace(facts, **asdict(found))

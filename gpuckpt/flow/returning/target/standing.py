@@ -1,4 +1,4 @@
-"""How the files an image carries stand on this host: there, missing, stale or somebody else's."""
+"""How the files an image carries stand on this host: looked at, not judged."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from gpuckpt.flow.returning.ledger import Ledger
+from gpuckpt.model import Carriage
 from gpuckpt.tools.pidspace import own_memory
 from gpuckpt.value import Value
 
@@ -17,26 +18,31 @@ if TYPE_CHECKING:
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.manifest import Manifest
     from gpuckpt.model import CarriedFile
-    from gpuckpt.tools.putting import Identity
+    from gpuckpt.tools.putting import Identity, User
 
 
 class State(StrEnum):
-    """What a restore does about a carried file.
+    """How a carried file is here.
 
-    MISSING: it is made. THERE: it is taken as it is. STALE: it was the job's own, has changed
-    since, and nobody has it: it is replaced. TAKEN: it is left alone, and the restore is refused.
+    MISSING: no name of it is there. THERE: it is as it was, or need not be. STALE: it was the job's
+    own memory and has changed since. GROWN: the job's own work, with more bytes after those of the
+    image. CHANGED: the job's own work, and another in any other way. TAKEN: it is somebody else's.
     """
 
     MISSING = "missing"
     THERE = "there"
     STALE = "stale"
+    GROWN = "grown"
+    CHANGED = "changed"
     TAKEN = "taken"
 
 
 class Standing(Value, frozen=True):
     """One carried file here: `path` is its first name that is there, of the file `inode`.
 
-    `pid` is a process that has it, `why` says why it is TAKEN.
+    `size` and `mtime_ns` are today's, `names` those that are there. `pid` is a process that has it,
+    `writes`: and can write to it. `why` says what is different. `tag` makes names beside it that
+    nothing has.
     """
 
     file: CarriedFile
@@ -46,6 +52,19 @@ class Standing(Value, frozen=True):
     inode: int = 0
     pid: int | None = None
     why: str = ""
+    size: int = 0
+    mtime_ns: int = 0
+    names: tuple[str, ...] = ()
+    writes: bool = False
+    tag: str = ""
+
+    def later(self, path: str) -> str:
+        """Return where the bytes go that a file has got since."""
+        return f"{path}.after-{self.tag}"
+
+    def replaced(self, path: str) -> str:
+        """Return where a file goes that the image's is put in place of."""
+        return f"{path}.replaced-{self.tag}"
 
 
 def standings(
@@ -61,21 +80,35 @@ def standings(
     found = [
         Standing(one, State.MISSING)
         if apart and own_memory(one.path)
-        else _standing(tools, one, own)
+        else _tagged(tools, _standing(tools, one, own), manifest.image_id)
         for one in manifest.carried
     ]
-    here = {(one.device, one.inode) for one in found if one.state in {State.STALE, State.THERE}}
+    here = {(one.device, one.inode) for one in found} - {(0, 0)}
     users = tools.carried.users(here) if here else {}
     return tuple(_used(one, users.get((one.device, one.inode))) for one in found)
 
 
-def _used(one: Standing, pid: int | None) -> Standing:
-    """Say who has the file; of what has changed he must not be robbed."""
-    if pid is None or one.state in {State.MISSING, State.TAKEN}:
+def _used(one: Standing, user: User | None) -> Standing:
+    """Say who has the file; of memory that has changed he must not be robbed."""
+    if user is None or one.state in {State.MISSING, State.TAKEN}:
         return one
     if one.state is State.STALE:
-        return _taken(one, f"it has changed, and process {pid} uses it", pid)
-    return replace(one, pid=pid)
+        return _taken(one, f"it has changed, and process {user.pid} uses it", user.pid)
+    return replace(one, pid=user.pid, writes=user.writes)
+
+
+def _tagged(tools: Toolbox, one: Standing, image_id: str) -> Standing:
+    """Find names beside the file that nothing has; a plan that is made again has the same."""
+    if one.state not in {State.GROWN, State.CHANGED}:
+        return one
+    short = image_id.replace("-", "")[:8]
+    number = 1
+    while True:
+        one = replace(one, tag=short if number == 1 else f"{short}-{number}")
+        beside = [name for path in one.names for name in (one.later(path), one.replaced(path))]
+        if not any(tools.carried.identity(name) for name in beside):
+            return one
+        number += 1
 
 
 def _standing(tools: Toolbox, file: CarriedFile, own: Collection[tuple[int, int]]) -> Standing:
@@ -83,30 +116,61 @@ def _standing(tools: Toolbox, file: CarriedFile, own: Collection[tuple[int, int]
     if not seen:
         return Standing(file, State.MISSING)
     path, now = next(iter(seen.items()))
-    here = Standing(file, State.THERE, path, now.device, now.inode)
+    here = Standing(
+        file,
+        State.THERE,
+        path,
+        now.device,
+        now.inode,
+        size=now.size,
+        mtime_ns=now.mtime_ns,
+        names=tuple(seen),
+    )
+    if odd := [name for name, what in seen.items() if not what.regular]:
+        return _taken(here, f"{odd[0]} is no regular file")
     other = [name for name, what in seen.items() if what.inode != now.inode]
-    if other or not now.regular:
-        why = f"{other[0]} is not the same file any more" if other else "it is no regular file"
-        return _taken(here, why)
-    mine = (now.device, now.inode) in own
-    if not file.exact or (mine and not file.memory):
+    change = f"{other[0]} is not the same file any more" if other else ""
+    if file.why is not Carriage.NEEDED:
+        return _work(tools, here, now, change)
+    if change:
+        return _taken(here, change)
+    return _memory(tools, here, now, mine=(now.device, now.inode) in own)
+
+
+def _memory(tools: Toolbox, here: Standing, now: Identity, *, mine: bool) -> Standing:
+    """Look at what the job cannot do without; `mine`: it was the job's own."""
+    if not here.file.exact or (mine and not here.file.memory):
         return here
-    change = _change(tools, path, now, file)
+    change = _change(tools, here.path, now, here.file)
     if change and mine:
-        return Standing(file, State.STALE, path, now.device, now.inode)
+        return replace(here, state=State.STALE)
     return _taken(here, change) if change else here
+
+
+def _work(tools: Toolbox, here: Standing, now: Identity, change: str) -> Standing:
+    """Look at what the job has written, or the user wants to be there: that belongs to it."""
+    file = here.file
+    change = change or _owned(now, file)
+    if not change and now.size > file.size and tools.carried.matches(here.path, file):
+        return replace(here, state=State.GROWN)
+    change = change or _change(tools, here.path, now, file)
+    return replace(here, state=State.CHANGED, why=change) if change else here
 
 
 def _change(tools: Toolbox, path: str, now: Identity, file: CarriedFile) -> str:
     """Say what is different, "" if nothing is."""
-    if (now.uid, now.gid) != (file.uid, file.gid):
-        return f"it belongs to user {now.uid} and group {now.gid}"
-    if now.mode != file.mode:
-        return f"its mode is {now.mode:04o}"
+    if change := _owned(now, file):
+        return change
     if now.size != file.size:
         return f"it has {now.size} bytes instead of {file.size}"
     return "" if tools.carried.matches(path, file) else "its bytes are others"
 
 
+def _owned(now: Identity, file: CarriedFile) -> str:
+    if (now.uid, now.gid) != (file.uid, file.gid):
+        return f"it belongs to user {now.uid} and group {now.gid}"
+    return "" if now.mode == file.mode else f"its mode is {now.mode:04o}"
+
+
 def _taken(here: Standing, why: str, pid: int | None = None) -> Standing:
-    return Standing(here.file, State.TAKEN, here.path, here.device, here.inode, pid, why)
+    return replace(here, state=State.TAKEN, why=why, pid=pid)
