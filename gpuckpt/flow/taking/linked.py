@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from gpuckpt.flow.work.journal import Linked
+from gpuckpt.flow.work.traces import Linked
 
 if TYPE_CHECKING:
     from gpuckpt.flow.sight.look import Sight
