@@ -66,6 +66,7 @@ class Place(Value, frozen=True):
     driver: str = ""
     cuda: str = ""
     gpus: tuple[SeenGpu, ...] = ()
+    addresses: tuple[str, ...] = ()
 
 
 class Memory(Value, frozen=True):

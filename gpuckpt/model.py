@@ -327,6 +327,14 @@ class HostFacts(Value, frozen=True):
     addresses: tuple[str, ...] = ()
 
 
+class Owner(Value, frozen=True):
+    """The name that a number has on a host; `kind` is user or group, `name` "" if it has none."""
+
+    kind: str
+    number: int
+    name: str
+
+
 class Carriage(StrEnum):
     """Why an image carries a file.
 

@@ -13,6 +13,7 @@ from gpuckpt.cli.options import option, reader
 from gpuckpt.cli.page import Fields, Findings, Outcome, Page, Table, Tone
 from gpuckpt.cli.suggest import images
 from gpuckpt.errors import EvidenceFlawed, UsageError
+from gpuckpt.location import Location
 
 if TYPE_CHECKING:
     from gpuckpt.flow.evidence.check import Checked
@@ -38,11 +39,11 @@ def _pair(text: str) -> tuple[str, float]:
 
 
 MaybeImage = Annotated[
-    Path | None,
+    Location | None,
     typer.Argument(
         metavar="IMAGE",
-        help="The folder of the image.",
-        parser=reader(values.path("IMAGE")),
+        help="The folder of the image, or its URL.",
+        parser=reader(values.location("IMAGE")),
         autocompletion=images,
     ),
 ]

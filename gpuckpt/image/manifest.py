@@ -10,7 +10,7 @@ import msgspec
 from gpuckpt.image import needs
 from gpuckpt.image.frames import TABLE_VERSION
 from gpuckpt.image.outside import Outside
-from gpuckpt.model import CarriedFile, CudaState, Gpu, GpuUse, TcpPolicy
+from gpuckpt.model import CarriedFile, CudaState, Gpu, GpuUse, Owner, TcpPolicy
 from gpuckpt.timing import Receipt
 
 FORMAT = "gpuckpt-image-2"
@@ -170,6 +170,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     identity: tuple[str, ...] = ()
     carried: tuple[CarriedFile, ...] = ()
     quiesced: tuple[int, ...] = ()
+    owners: tuple[Owner, ...] = ()
     start: StartRecord | None = None
 
     @property

@@ -5,15 +5,21 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gpuckpt.model import HostFacts
+from gpuckpt.tools import owners
 from gpuckpt.tools.addresses import of_host
 from gpuckpt.tools.cgroups import Cgroups
 from gpuckpt.tools.destination import Place, place, write_speed
 from gpuckpt.tools.procfs import kibibytes, parse_status, read, text
 from gpuckpt.tools.run import Runner
 from gpuckpt.tools.units import Unit, unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpuckpt.model import Owner
 
 # What CRIU uses as root, by bit in <linux/capability.h>. CAP_SYS_RESOURCE is not among them:
 # CRIU 4.2 complains about its absence on virtual machines and works, but for other users' jobs.
@@ -79,6 +85,10 @@ class Host:
                 self._read(self._proc / "net/fib_trie"), self._read(self._proc / "net/if_inet6")
             ),
         )
+
+    def owners(self, users: Iterable[int], groups: Iterable[int]) -> tuple[Owner, ...]:
+        """Return what users and groups are called here."""
+        return owners.owners(users, groups)
 
     def set_huge_pages(self, mode: str) -> None:
         """Set transparent huge pages of the whole host to `mode`.

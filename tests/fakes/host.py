@@ -30,6 +30,7 @@ from gpuckpt.model import (
     GpuUse,
     HostFacts,
     NvidiaFacts,
+    Owner,
     Process,
     ProcessRef,
     Tree,
@@ -161,6 +162,7 @@ class FakeHost:
     busy: set[int] = field(default_factory=set)
     busy_rounds: int = 1 << 30
     driver: str = "580.159.04"
+    names: dict[int, str] = field(default_factory=lambda: {0: "root", 1000: "trainer"})
     stuck: set[int] = field(default_factory=set)  # whose restore the driver refuses
     ended_live: list[int] = field(default_factory=list)
     bindings: dict[int, frozenset[int]] = field(default_factory=dict)
@@ -460,6 +462,13 @@ class _Host:
             memory_available=self.host.memory_free,
             huge_pages=self.host.huge_pages,
             euid=0,
+        )
+
+    def owners(self, users: Iterable[int], groups: Iterable[int]) -> tuple[Owner, ...]:
+        """Give a user and a group of the same number the same name."""
+        kinds = (("user", users), ("group", groups))
+        return tuple(
+            Owner(kind, one, self.host.names.get(one, "")) for kind, ones in kinds for one in ones
         )
 
     def set_huge_pages(self, mode: str) -> None:

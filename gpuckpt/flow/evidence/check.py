@@ -16,9 +16,9 @@ from gpuckpt.flow.evidence import facts, sums
 from gpuckpt.flow.evidence.document import Sealed
 from gpuckpt.flow.evidence.sums import flaw
 from gpuckpt.flow.returning.compared import old_place
+from gpuckpt.flow.work.opening import open_image
 from gpuckpt.image import sealed, wire
 from gpuckpt.image.check import check_files
-from gpuckpt.image.store import Image
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from gpuckpt.events import Reporter
     from gpuckpt.flow.work.interrupts import Interrupts
+    from gpuckpt.location import Location
     from gpuckpt.model import Finding
 
 _LARGEST = sealed.LARGEST_MANIFEST
@@ -44,7 +45,9 @@ class Checked(Value, frozen=True):
     bytes: int | None = None
 
 
-def check(path: Path, image: Path | None, reporter: Reporter, interrupts: Interrupts) -> Checked:
+def check(
+    path: Path, image: Location | None, reporter: Reporter, interrupts: Interrupts
+) -> Checked:
     """Check a file of evidence, against an image if there is one.
 
     Raises:
@@ -81,10 +84,10 @@ def judge(data: bytes) -> tuple[Sealed | None, list[Finding]]:
 
 
 def _by_image(
-    found: Sealed, path: Path, reporter: Reporter, interrupts: Interrupts
+    found: Sealed, path: Location, reporter: Reporter, interrupts: Interrupts
 ) -> Iterator[Finding]:
     """Compare with the image itself; its bytes with its digests."""
-    with Image.open(path, trust=False) as image:
+    with open_image(path, trust=False) as image:
         manifest = image.manifest
         for name, told, is_ in (
             ("image", found.image, facts.saved(image)),

@@ -79,6 +79,8 @@ def changes(before: Place, after: Place | None, gpu_map: dict[str, str]) -> tupl
 def _changes(before: Place, after: Place, gpu_map: dict[str, str]) -> Iterator[Change]:
     for what in ("hostname", "kernel", "boot_id", "arch", "libc", "cpu_model", "criu"):
         yield from _change(what, getattr(before, what), getattr(after, what))
+    if before.addresses and after.addresses:
+        yield from _change("addresses", " ".join(before.addresses), " ".join(after.addresses))
     yield from _change("memory_total", str(before.memory_total), str(after.memory_total))
     if not before.driver:  # a job without CUDA has nothing to do with them
         return

@@ -21,8 +21,8 @@ from gpuckpt.flow.returning.compared import old_place
 from gpuckpt.flow.show import receipt
 from gpuckpt.flow.work import spans
 from gpuckpt.flow.work.history import History, record_of
+from gpuckpt.flow.work.opening import open_image
 from gpuckpt.image import sealed, wire
-from gpuckpt.image.store import Image
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from gpuckpt.flow.evidence.document import Target
     from gpuckpt.flow.work.history import Record
     from gpuckpt.image.manifest import Manifest
+    from gpuckpt.image.store import Image
+    from gpuckpt.location import Location
 
 RESTORE = "restore"
 OF_DUMP = frozenset(one.name for one in spans.of_dump(cuda=True, quiesced=False, stays=False))
@@ -47,7 +49,7 @@ class EvidenceRequest(Value, frozen=True):
     an interval and the seconds it may take. `output` None: the image's name in the current folder.
     """
 
-    image: Path
+    image: Location
     receipts: tuple[Path, ...] = ()
     planned: int | None = None
     targets: tuple[tuple[str, float], ...] = ()
@@ -62,7 +64,7 @@ def write(request: EvidenceRequest, state_dir: Path, folder: Path) -> tuple[Path
         UsageError: a receipt is of something else, or the file is there already.
         NotWritable: it could not be written.
     """
-    with Image.open(request.image, trust=False) as image:
+    with open_image(request.image, trust=False) as image:
         image.check_sizes()
         data = encode(compose(image, request, state_dir))
     path = request.output or folder / f"{request.image.name}.evidence.json"

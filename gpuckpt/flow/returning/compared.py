@@ -49,6 +49,7 @@ def place_of(
             )
             for one in gpus
         ),
+        addresses=host.addresses,
     )
 
 
@@ -73,9 +74,7 @@ def compared(
     told = [one for one in findings if one.id.startswith("gate-")]
     rows = []
     for gate, thing, old, new in _values(manifest, facts):
-        # but for GPUs there is one of each, whatever its finding calls it
-        alone = not thing.startswith("GPU ")
-        mine = (one for one in told if one.id == gate and (alone or one.object == thing))
+        mine = (one for one in told if (one.id, one.object) == (gate, thing))
         if finding := next(mine, None):
             told.remove(finding)
         verdict = Verdict.SAME if old == new else Verdict.PASSED
@@ -97,11 +96,15 @@ def _judged(row: Compared, finding: Finding, force: frozenset[str]) -> Compared:
 def _values(manifest: Manifest, facts: TargetFacts) -> Iterator[tuple[str, str, str, str]]:
     """Yield gate, object, and both values."""
     old, new = manifest.host, facts.host
-    yield "gate-arch", "host", old.arch, new.arch
+    yield "gate-arch", new.arch, old.arch, new.arch
     yield "gate-cpu", "CPU", old.cpu_model, new.cpu_model
     yield "gate-kernel", "kernel", old.kernel, new.kernel
     yield "gate-libc", "C library", old.libc, new.libc
     yield "gate-criu", "CRIU", manifest.criu, str(facts.criu or _NONE)
+    names = {(one.kind, one.number): one.name for one in facts.owners}
+    for one in manifest.owners:
+        what = f"{one.kind} {one.number}"
+        yield f"gate-{one.kind}", what, one.name, names.get((one.kind, one.number), "") or _NONE
     yield from _gpus(manifest, facts)
     files = manifest.outside.files
     now = [found for one in files if (found := facts.files.get(one.path)) is not None]

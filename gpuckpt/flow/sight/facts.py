@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.location import Location
-    from gpuckpt.model import Finding, Version
+    from gpuckpt.model import Finding, Owner, Version
     from gpuckpt.tools.destination import Place
     from gpuckpt.tools.look import Look, Task
     from gpuckpt.tools.units import Unit
@@ -54,7 +54,8 @@ class DumpFacts(Value, frozen=True):
     what could not be looked at.
     `others` are processes outside the tree that use its GPUs, with what they hold there. `unit` is
     the systemd service that the tree's root is in, `kin` what else of a job stands around it.
-    `unasked` are those that the driver could not be asked about.
+    `unasked` are those that the driver could not be asked about. `owners` names its users and
+    groups, unless they are those of a container.
     """
 
     tree: Tree
@@ -79,6 +80,7 @@ class DumpFacts(Value, frozen=True):
     unit: Unit | None = None
     criu: Version | None = None
     unasked: frozenset[int] = frozenset()
+    owners: tuple[Owner, ...] = ()
 
     @property
     def better_roots(self) -> tuple[int, ...]:
@@ -210,7 +212,14 @@ def gather(
         unit=tools.host.unit(tree.root.pid),
         criu=criu,
         unasked=frozenset(tree.pids).difference(asked) | _silent(tree, unseen),
+        owners=_owners(tools, tree) if seen.space is None else (),
     )
+
+
+def _owners(tools: Toolbox, tree: Tree) -> tuple[Owner, ...]:
+    processes = tree.processes
+    found = tools.host.owners({one.uid for one in processes}, {one.gid for one in processes})
+    return tuple(one for one in found if one.name)
 
 
 def _answers(task: Task) -> bool:

@@ -132,6 +132,7 @@ def manifest(tools: Toolbox, dumped: Dumped) -> Manifest:
         identity=_identity(sight),
         carried=dumped.carried,
         quiesced=dumped.quiesced,
+        owners=sight.facts.owners,
         start=_start(around[dumped.tree.root.pid].origin, apart=bool(dumped.inside)),
     )
     return renumbered(found, dumped.inside) if dumped.inside else found

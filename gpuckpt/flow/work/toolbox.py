@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpuckpt.flow.work.gputool import CudaTool, NvidiaTool
     from gpuckpt.flow.work.proctool import ProcTool, SpacesTool
     from gpuckpt.flow.work.storetool import StoresTool
-    from gpuckpt.model import HostFacts, Version
+    from gpuckpt.model import HostFacts, Owner, Version
     from gpuckpt.tools.addresses import Ends
     from gpuckpt.tools.cooperation import Rank
     from gpuckpt.tools.criurun import DumpRun, RestoreRun
@@ -38,6 +38,9 @@ class HostTool(Protocol):
 
     def facts(self) -> HostFacts:
         """Return what a manifest records and a restore compares."""
+
+    def owners(self, users: Iterable[int], groups: Iterable[int]) -> tuple[Owner, ...]:
+        """Return what users and groups are called here; may take long."""
 
     def set_huge_pages(self, mode: str) -> None:
         """Set transparent huge pages of the whole host to `mode`; OSError if that cannot be."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gpuckpt.image.gpuplan import GpuPlan
     from gpuckpt.image.manifest import Manifest
     from gpuckpt.image.outside import FileRecord, LockRecord, Outside
-    from gpuckpt.model import Finding, HostFacts, NvidiaFacts, Process, Version
+    from gpuckpt.model import Finding, HostFacts, NvidiaFacts, Owner, Process, Version
     from gpuckpt.tools.diag import Connection
     from gpuckpt.tools.unixnames import SocketName
 
@@ -57,7 +57,8 @@ class TargetFacts(Value, frozen=True):
     before the dump or from an earlier restore, which `restored` tells of; `copies` tell of others
     that look like it. `others` are restores going on now. `gpu_short` has the GPUs
     with too little memory: the bytes needed, and who holds it, in words. `gpus` says which GPU
-    goes where: planned once, with what --gpu-map `asked`. `stays`: gpuckpt will be
+    goes where: planned once, with what --gpu-map `asked`. `owners` says what the job's users and
+    groups are called here. `stays`: gpuckpt will be
     the parent of the job to its end, `apart`: it gets a pid namespace of its own. `no_programs`
     is the state directory if none may be started from it. `carried` tells
     how the files that the image carries stand here, `steps` what is done about them, those that
@@ -98,6 +99,7 @@ class TargetFacts(Value, frozen=True):
     rooms: Mapping[str, int | None] = field(default_factory=dict)
     asked: tuple[tuple[str, str], ...] = ()
     gpus: GpuPlan | None = None
+    owners: tuple[Owner, ...] = ()
 
 
 def gather(
@@ -150,6 +152,7 @@ def gather(
         copies=tuple(doubts.copies(tools, manifest, running)),
         stays=stays,
         asked=gpu_map,
+        owners=_owners(tools, manifest),
         apart=apart,
         no_programs="" if tools.host.executes(tools.state_dir) else str(tools.state_dir),
         carried=stand,
@@ -211,6 +214,14 @@ def _taken(tools: Toolbox, manifest: Manifest) -> dict[int, Process | None]:
     unseen = [number for number, user in found.items() if user is None]
     given_back = set(unseen).difference(tools.proc.taken(unseen) if unseen else ())
     return {number: user for number, user in found.items() if number not in given_back}
+
+
+def _owners(tools: Toolbox, manifest: Manifest) -> tuple[Owner, ...]:
+    """Return what the job's users and groups are called here."""
+    users, groups = (
+        [one.number for one in manifest.owners if one.kind == kind] for kind in ("user", "group")
+    )
+    return tools.host.owners(users, groups)
 
 
 def _criu(tools: Toolbox) -> tuple[Version | None, HostUnfit | None]:

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from gpuckpt.errors import GpuckptError, HostMismatch, ImageUnsupported
-from gpuckpt.flow.returning.target import carried, network, numbers, places, room, setting
+from gpuckpt.flow.returning.target import (
+    carried,
+    network,
+    numbers,
+    owners,
+    places,
+    room,
+    setting,
+)
 from gpuckpt.flow.returning.target.facts import look_again
 from gpuckpt.flow.returning.target.rule import some
 from gpuckpt.model import Severity
@@ -29,6 +37,7 @@ if TYPE_CHECKING:
 
 RULES: Final[tuple[Rule, ...]] = (
     *setting.RULES,
+    *owners.RULES,
     *numbers.RULES,
     *network.RULES,
     *places.RULES,

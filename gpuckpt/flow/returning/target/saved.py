@@ -49,6 +49,7 @@ PASSING: Final[dict[str, tuple[str, Callable[[Manifest], object]]]] = {
     "locked": ("locks", lambda image: image.outside.locks),
     "carried": ("carried files", lambda image: image.carried),
     "steps": ("carried files", lambda image: image.carried),
+    "owners": ("users", lambda image: image.owners),
     "terminal": ("terminal", lambda image: image.options.shell_job),
     "restored": ("copies of the job", lambda image: image.tree),
     "running": ("copies of the job", lambda image: image.tree),

@@ -1,0 +1,202 @@
+"""From one host to another that is not quite like it: what comes back, and what is left alone.
+
+One job is dumped once; hosts are cheap, each scenario changes the other one and puts it back.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.root.harness import JOBS, lines_of, wait_for
+from tests.root.hosts import Host, carry, remove
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.root
+
+PORT = 8123
+FIRST_PID = 20_000  # far from all that the hosts start themselves
+IMAGE = "/ckpt/image"
+INPUT = bytes(range(256)) * 64
+# tells its pid when it listens
+LISTENER = """
+import os, socket, sys, time
+with socket.create_server(("127.0.0.1", int(sys.argv[1]))):
+    print(os.getpid(), flush=True)
+    time.sleep(999)
+"""
+TREE = ("/srv/job", "/srv/lib", "/srv/venv")
+
+
+def build_id(data: bytes) -> int:
+    """Return where the build-id of an ELF file begins."""
+    return data.index(b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0") + 16
+
+
+def furnish(host: Host) -> None:
+    """Put the job's world there: a virtual environment, a library of its own, an input."""
+    job, lib, venv = (host.path(one) for one in TREE)
+    for folder in (job, lib, venv / "bin", host.path("/ckpt")):
+        folder.mkdir(parents=True)
+    (job / "input").write_bytes(INPUT)
+    (job / "port").write_text(str(PORT))
+    (job / "mover.py").write_bytes((JOBS / "mover.py").read_bytes())
+    libz = next(Path("/usr/lib").glob("*/libz.so.1"))
+    (lib / "libown.so").write_bytes(libz.read_bytes())
+    python = Path(sys.executable).resolve()
+    (venv / "bin" / "python").symlink_to(python)
+    (venv / "pyvenv.cfg").write_text(f"home = {python.parent}\n")
+    package = next(iter(venv.glob("lib")), venv / "lib") / "python3" / "site-packages"
+    (package / "thing-1.0.dist-info").mkdir(parents=True)
+
+
+def start(host: Host) -> int:
+    """Start the job in a session of its own, as a child of the host's init; return its pid."""
+    job = "/srv/venv/bin/python mover.py /srv/job /srv/lib/libown.so </dev/null >out 2>&1"
+    script = f"echo {FIRST_PID} >/proc/sys/kernel/ns_last_pid && cd /srv/job && setsid --fork {job}"
+    host.run("sh", "-c", script)
+    wait_for("the job counts", (host.path("/srv/job") / "pid").exists)
+    return int((host.path("/srv/job") / "pid").read_text())
+
+
+class Move:
+    """A job that was dumped on one host, its image, and another host with a copy of its world."""
+
+    def __init__(self, folder: Path) -> None:
+        self.old = Host.start("node-a", folder / "a")
+        self.hosts = [self.old]
+        furnish(self.old)
+        self.pid = start(self.old)
+        self.dumped = self.old.gpuckpt("dump", self.pid, "-o", IMAGE).result
+        self.last = len(lines_of(self.old.path("/srv/job/log")))
+        self.new = Host.start("node-b", folder / "b")
+        self.hosts.append(self.new)
+        carry(self.old, self.new, (*TREE, "/ckpt"))
+        # systemd would name root whatever the file says
+        self.new.path("/etc/nsswitch.conf").write_text("passwd: files\ngroup: files\n")
+
+    def refused(self, *options: object, by: str) -> dict[str, Any]:
+        """See a restore refused for a reason, with nothing changed on the host; return why."""
+        before = self.new.listing()
+        answer = self.new.gpuckpt("restore", IMAGE, *options)
+        assert answer.error == "host_mismatch"
+        assert answer.code == 8
+        assert not self.new.alive(self.pid)
+        assert self.new.listing() == before
+        found: list[dict[str, Any]] = answer.json["error"]["findings"]
+        assert by in {one["id"] for one in found}, found
+        return next(one for one in found if one["id"] == by)
+
+    def returns(self, *options: object, then: str = "/srv/job/log") -> dict[str, Any]:
+        """See the job restored and counting on, end it, and return the result."""
+        result = self.new.gpuckpt("restore", IMAGE, "--settle", "0.1", *options).result
+        assert result["root_pid"] == self.pid
+        log = self.new.path(then)
+        wait_for("it counts on", lambda: len(lines_of(log)) > self.last + 3)
+        numbers = [int(line.split()[0]) for line in lines_of(log)]
+        assert numbers[self.last] == self.last + 1
+        assert numbers == list(range(1, len(numbers) + 1))
+        self.new.end(self.pid)
+        remove(log)
+        carry(self.old, self.new, ["/srv/job/log"])
+        return result
+
+
+@pytest.fixture(scope="module")
+def move(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Move]:
+    """Dump a job on a host, and give another host with a copy of it."""
+    folder = tmp_path_factory.mktemp("hosts")
+    found = Move.__new__(Move)
+    found.hosts = []
+    try:
+        found.__init__(folder)  # type: ignore[misc]
+        yield found
+    finally:
+        for host in found.hosts:
+            host.stop()
+
+
+@contextmanager
+def without(host: Host, path: str) -> Iterator[None]:
+    """Move something out of the way for a while."""
+    there, aside = host.path(path), host.path("/aside")
+    there.rename(aside)
+    try:
+        yield
+    finally:
+        if there.exists():
+            remove(there)
+        aside.rename(there)
+
+
+@contextmanager
+def changed(host: Host, path: str, data: bytes) -> Iterator[None]:
+    """Give a file other contents for a while; its times are of now."""
+    there = host.path(path)
+    before, known = there.read_bytes(), there.stat()
+    there.write_bytes(data)
+    try:
+        yield
+    finally:
+        there.write_bytes(before)
+        os.utime(there, ns=(known.st_atime_ns, known.st_mtime_ns))
+
+
+def test_a_host_of_another_name(move: Move) -> None:
+    """It counts on, and is told that it is elsewhere; the evidence has both hosts."""
+    result = move.returns()
+    assert result["identity"]["hostname"] == {"old": "node-a", "new": "node-b"}
+    answer = move.new.gpuckpt("evidence", IMAGE, "--restore", result["kept"], "-o", "/ckpt/e.json")
+    found = answer.result["evidence"]
+    assert found["before"]["hostname"] == "node-a"
+    last = found["attempts"][-1]
+    assert (last["outcome"], last["after"]["hostname"]) == ("done", "node-b")
+    assert {"what": "hostname", "before": "node-a", "after": "node-b"} in last["changes"]
+    assert move.new.gpuckpt("evidence", "--check", "/ckpt/e.json", IMAGE).result["holds"]
+
+
+def test_a_port_that_is_taken(move: Move) -> None:
+    command = move.new.command(sys.executable, "-c", LISTENER, PORT)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        pid = int(other.stdout.readline())
+        try:
+            found = move.refused(by="port-taken")
+        finally:
+            move.new.end(pid)
+    assert (found["object"], found["pid"]) == (f"tcp 127.0.0.1:{PORT}", pid)
+
+
+def test_a_library_of_another_build(move: Move) -> None:
+    path = "/srv/lib/libown.so"
+    data = bytearray(move.new.path(path).read_bytes())
+    data[build_id(bytes(data))] ^= 0xFF
+    with changed(move.new, path, bytes(data)):
+        found = move.refused(by="gate-file-build-id")
+    assert found["object"] == path
+
+
+def test_a_virtual_environment_that_is_missing(move: Move) -> None:
+    with without(move.new, "/srv/venv"):
+        found = move.refused(by="gate-python-prefix")
+    assert found["object"] == "/srv/venv"
+
+
+def test_a_user_that_is_somebody_else(move: Move) -> None:
+    """Under his number the job would have his files; a number without a name is only told of."""
+    known = move.new.path("/etc/passwd").read_bytes()
+    with changed(move.new, "/etc/passwd", known.replace(b"root:", b"admin:", 1)):
+        found = move.refused(by="gate-user")
+    assert (found["object"], "admin" in found["reason"]) == ("user 0", True)
+    nobody = b"".join(one for one in known.splitlines(True) if b":0:0:" not in one)
+    with changed(move.new, "/etc/passwd", nobody):
+        result = move.returns()
+    assert "user-unknown" in {one["id"] for one in result["findings"]}
