@@ -20,6 +20,7 @@ from gpuckpt.tools.proc import Proc
 from gpuckpt.tools.remote import Stores
 from gpuckpt.tools.run import Runner
 from gpuckpt.tools.shell import Shell
+from gpuckpt.tools.software import Software
 from gpuckpt.tools.taskmemory import Memories
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def real(state_dir: Path) -> Toolbox:
         ranks=Ranks(Path("/proc")),
         shell=Shell(runner),
         spaces=Spaces(Path("/proc")),
+        software=Software(Path("/proc")),
         stores=Stores(),
         state_dir=state_dir,
     )

@@ -22,6 +22,7 @@ from gpuckpt.flow.taking.first import first_look
 from gpuckpt.flow.taking.hands import Taking
 from gpuckpt.flow.taking.keeping import Streaming, Told
 from gpuckpt.flow.taking.parting import part
+from gpuckpt.flow.taking.software import Software
 from gpuckpt.flow.taking.staging import begin, remove
 from gpuckpt.flow.work import spans
 from gpuckpt.flow.work.operation import Operation
@@ -84,6 +85,7 @@ class _Dump:
         self.cuda = self.taking.cuda
         self.undo = self.taking.undo
         self.findings = self.taking.findings
+        self.software = Software(operation, request)
         self.told = Told(operation, self.taking, stays=bool(request.leave_running))
 
     @property
@@ -93,6 +95,8 @@ class _Dump:
     def run(self) -> DumpResult:
         commit: Commit | None = None
         try:
+            with self.record.phase("inputs", "what the job computes with"):
+                self.software.look(self.sight)
             self.taking.come_to_rest(self.request)
             self.told.expect()
             commit = self._stage()
@@ -112,7 +116,7 @@ class _Dump:
         with self.record.phase("prepare", str(self.sight.output)):
             stage = begin(self.tools, self.taking, self.sight.output)
             self.taking.open()
-        return Commit(self.operation, self.request, self.taking, stage)
+        return Commit(self.operation, self.request, self.taking, stage, self.software)
 
     def _take_gpu(self) -> None:
         if not self.cuda.pids:

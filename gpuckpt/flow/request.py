@@ -28,7 +28,7 @@ class DumpRequest(Value, frozen=True):
     `ghost_limit` bytes of one deleted file; `quiesce` asks processes that cooperate to let go of
     what cannot be dumped, `quiesce_timeout` seconds for it; `ignore` names blockers that shall not
     stop it; `rehearsal` says that the job must go on in place, whatever becomes of the image; `thp`
-    sets transparent huge pages to always meanwhile.
+    sets transparent huge pages to always meanwhile; `track` are files and folders to be recorded.
     """
 
     pid: int
@@ -45,6 +45,7 @@ class DumpRequest(Value, frozen=True):
     thp: bool = False
     quiesce: bool = False
     quiesce_timeout: float = 60.0
+    track: tuple[str, ...] = ()
 
 
 class DumpResult(Value, frozen=True):

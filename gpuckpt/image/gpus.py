@@ -37,13 +37,7 @@ def gpu_gates(manifest: Manifest, nvidia: NvidiaFacts | None, plan: GpuPlan) -> 
             f"Restore on a host with driver {old.driver}.",
         )
         return
-    if old.driver != nvidia.driver:
-        yield blocker(
-            "gate-driver",
-            "NVIDIA driver",
-            f"The image is from driver {old.driver}, this host has {nvidia.driver}.",
-            f"Install driver {old.driver}: no other is known to restore what it saved.",
-        )
+    yield from _driver(old.driver, nvidia)
     if old.flavour and nvidia.flavour and old.flavour != nvidia.flavour:
         yield warning(
             "gate-driver-flavour",
@@ -58,6 +52,22 @@ def gpu_gates(manifest: Manifest, nvidia: NvidiaFacts | None, plan: GpuPlan) -> 
     for place in plan.places:
         yield from _place(place)
     yield from _stale(manifest, plan)
+
+
+def _driver(old: str, nvidia: NvidiaFacts) -> Iterator[Finding]:
+    """Older or newer, by the last digit or the first: nobody promises anything between versions."""
+    here = nvidia.driver or "one that does not work"
+    if nvidia.library and nvidia.library != nvidia.driver:  # an upgrade that waits for a reboot
+        here += f" loaded and the libraries of {nvidia.library}"
+    if here != old:
+        yield blocker(
+            "gate-driver",
+            "NVIDIA driver",
+            f"The image is from driver {old}, this host has {here}.",
+            f"Install driver {old}: no other is known to restore what it saved. "
+            "--force-gate gate-driver tries it all the same; the job's libraries of the old driver "
+            "have to be there.",
+        )
 
 
 def _count(manifest: Manifest, plan: GpuPlan) -> Iterator[Finding]:
@@ -139,7 +149,8 @@ def _place(place: GpuPlace) -> Iterator[Finding]:
             "gate-gpu-model",
             name,
             f"GPU {old.index} was {_model(old)}, GPU {new.index} here is {_model(new)}.",
-            f"Restore on a host with {old.name}.",
+            f"Restore on a host with {old.name}: what the job has compiled and laid out is for "
+            "that model. --force-gate gate-gpu-model leaves it to the driver to refuse.",
         )
     elif new.memory_total < old.memory_total:
         yield blocker(

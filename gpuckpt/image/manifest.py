@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from gpuckpt.image import needs
+from gpuckpt.image.engine import Engine, TrackedRecord, WeightRecord
 from gpuckpt.image.frames import TABLE_VERSION
 from gpuckpt.image.outside import Outside
 from gpuckpt.model import CarriedFile, CudaState, Gpu, GpuUse, Owner, TcpPolicy
@@ -147,7 +148,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     `identity` has the names of environment variables that tell the job where it was started,
     `carried` the files whose bytes are, in this order, in that stored file, `quiesced` who waits,
-    `start` how the root was started, None in older images.
+    `start` how the root was started, None in older images. `models` are files of weights, `tracked`
+    what the user wants unchanged.
     """
 
     format: str = FORMAT
@@ -172,6 +174,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     quiesced: tuple[int, ...] = ()
     owners: tuple[Owner, ...] = ()
     start: StartRecord | None = None
+    engine: Engine = Engine()
+    models: tuple[WeightRecord, ...] = ()
+    tracked: tuple[TrackedRecord, ...] = ()
 
     @property
     def cuda(self) -> dict[int, CudaState]:

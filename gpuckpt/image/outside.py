@@ -76,10 +76,16 @@ class LockRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PythonRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The folder a Python of the tree imports from, and the packages in it, `name-version`."""
+    """The folder a Python of the tree imports from, and the packages in it, `name-version`.
+
+    `program` is the file that is this Python, its shared library or its program.
+    """
 
     prefix: str
     packages: tuple[str, ...]
+    version: str = ""
+    implementation: str = ""
+    program: str = ""
 
 
 class PipeRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,13 +1,15 @@
 """A process's environment, as it was when the program started: names, and the values of a few.
 
-Values are secrets and none of our business, but for the settings listed here: how libraries are
-to behave, and which rank of how many a process is. They are looked at to judge a dump and never
-written to an image, a journal or a log, but for the GPUs that a process could see, by their UUIDs.
+Values are secrets and none of our business, but for the settings and paths listed here: how
+libraries are to behave, which rank of how many a process is, and where it finds its software and
+models. They are looked at and never written to an image, a journal or a log, but for the GPUs that
+a process could see, by their UUIDs, and folders in which a Python or a model was found.
 What a program sets for itself later is not seen.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -30,6 +32,11 @@ SETTINGS: Final = re.compile(
     r"|container"
 )
 
+# and of those that hold paths
+PATHS: Final = re.compile(
+    r"PATH|VIRTUAL_ENV|CONDA_PREFIX|PYTHONPATH|HOME|XDG_CACHE_HOME|HF_HOME|HF_HUB_CACHE"
+    r"|HUGGINGFACE_HUB_CACHE|TRANSFORMERS_CACHE"
+)
 
 # variables whose names alone say that a program may know where and as what it was started
 IDENTITY: Final = re.compile(
@@ -59,3 +66,13 @@ def environment(raw: bytes) -> Environment:
         if SETTINGS.fullmatch(word):
             settings.setdefault(word, text(value))
     return Environment(frozenset(names), settings)
+
+
+def paths(raw: bytes) -> dict[str, str]:
+    """Read from an environ file where a program looks for software and models."""
+    found: dict[str, str] = {}
+    for entry in raw.split(b"\0"):
+        name, _, value = entry.partition(b"=")
+        if PATHS.fullmatch(text(name)):
+            found.setdefault(text(name), os.fsdecode(value))
+    return found

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.tools.cgroups import Cgroups
+from gpuckpt.tools.environment import paths
 from gpuckpt.tools.origin import Origin, origin
 from gpuckpt.tools.procfs import kibibytes, link, parse_status, read, text
 from gpuckpt.tools.timers import expired
@@ -20,7 +21,7 @@ from gpuckpt.value import Value
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_PYTHON: Final = re.compile(r"python[0-9.]*[a-z]*$")
+PYTHON: Final = re.compile(r"python[0-9.]*[a-z]*$")
 _PACKAGES: Final = ("lib/python*/site-packages", "lib/python*/dist-packages")
 # of /proc/PID/stat, counted from the state: startcode, startstack, start_data, start_brk,
 # arg_start and env_start
@@ -56,15 +57,15 @@ def surroundings(root: Path, pid: int) -> Surroundings:
     """Look at one process under the /proc at `root`; what cannot be seen stays empty."""
     folder = f"{root}/{pid}"
     status = parse_status(_soft(f"{folder}/status"))
-    paths = Cgroups(root).paths(pid)
+    groups = Cgroups(root).paths(pid)
     return Surroundings(
         root=link(f"{folder}/root") or "/",
-        cgroup=paths.get("memory") or paths.get("") or "",
+        cgroup=groups.get("memory") or groups.get("") or "",
         label=label(folder),
         permitted=int(status.get("CapPrm", "0"), 16),
         bounding=int(status.get("CapBnd", "0"), 16),
         huge_pages=kibibytes(status, "HugetlbPages"),
-        python=_prefix(folder),
+        python=prefix(folder),
         layout=_layout(_soft(f"{folder}/stat")),
         expired=_expired(folder),
         origin=origin(folder, status),
@@ -113,10 +114,10 @@ def _expired(folder: str) -> tuple[int, ...]:
         return ()
 
 
-def _prefix(folder: str) -> str:
+def prefix(folder: str) -> str:
     """Return the prefix of a Python: that of its virtual environment, or of the program itself."""
     exe = link(f"{folder}/exe") or ""
-    if not _PYTHON.search(exe):
+    if not PYTHON.search(exe):
         return ""
     for candidate in _candidates(folder):
         # Path.is_file would raise where a folder is closed to us, on NFS say, or no path at all
@@ -128,20 +129,19 @@ def _prefix(folder: str) -> str:
 def _candidates(folder: str) -> Iterator[Path]:
     """Where a virtual environment would be: by the name it was called by, then by variables.
 
-    The two variables hold paths, nothing secret, and only what turns out to be an environment is
-    kept.
+    Only what turns out to be an environment is kept.
     """
     called = text(_soft(f"{folder}/cmdline").partition(b"\0")[0])
     if "/" in called:
         yield Path(link(f"{folder}/cwd") or "/", called).parent.parent
-    for entry in _soft(f"{folder}/environ").split(b"\0"):
-        name, _, value = entry.partition(b"=")
-        if name in {b"VIRTUAL_ENV", b"CONDA_PREFIX"} and value.startswith(b"/"):
-            yield Path(text(value))
-        elif name == b"PATH" and called and "/" not in called:
-            places = [Path(place) for place in text(value).split(":") if place.startswith("/")]
-            found = (place for place in places if os.path.exists(place / called))  # noqa: PTH110
-            yield from (place.parent for place in found)
+    told = paths(_soft(f"{folder}/environ"))
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        if told.get(name, "").startswith("/"):
+            yield Path(told[name])
+    if called and "/" not in called:
+        places = [Path(one) for one in told.get("PATH", "").split(":") if one.startswith("/")]
+        found = (place for place in places if os.path.exists(place / called))  # noqa: PTH110
+        yield from (place.parent for place in found)
 
 
 def _soft(path: str) -> bytes:

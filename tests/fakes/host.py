@@ -46,6 +46,7 @@ from gpuckpt.tools.pidspace import Space
 from gpuckpt.tools.putting import Identity
 from gpuckpt.tools.signs import Signs
 from gpuckpt.tools.sockets import InetSocket
+from gpuckpt.tools.software import Survey
 from gpuckpt.tools.surroundings import Surroundings
 from gpuckpt.tools.taskmemory import Mapping
 from tests.fakes import criuimages
@@ -60,8 +61,11 @@ if TYPE_CHECKING:
     from gpuckpt.tools.addresses import Ends
     from gpuckpt.tools.criurun import DumpRun, RestoreRun
     from gpuckpt.tools.diag import Connection
+    from gpuckpt.tools.digest import Digest
+    from gpuckpt.tools.distributions import Installed
     from gpuckpt.tools.locks import FileLock
     from gpuckpt.tools.pidspace import NewSpace
+    from gpuckpt.tools.tracked import Walk
     from gpuckpt.tools.unixnames import SocketName
 
 GIB = 1 << 30
@@ -177,6 +181,8 @@ class FakeHost:
     port_holders: dict[int, tuple[int, ...]] = field(default_factory=dict)
     unix_users: dict[SocketName, tuple[int, ...]] = field(default_factory=dict)
     packages: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    survey: Survey = field(default_factory=Survey)
+    trees: dict[str, Walk] = field(default_factory=dict)
     opened: set[int] = field(default_factory=set)
     criu_found: dict[int, str] = field(default_factory=dict)
     making: bool = False
@@ -281,6 +287,7 @@ class FakeHost:
             "ranks": _Ranks(self),
             "shell": _Shell(self),
             "spaces": _Spaces(self),
+            "software": _Software(self),
         }
         self.stores.around = self.around
         counted: dict[str, Any] = {name: _Counted(self, name, tool) for name, tool in tools.items()}
@@ -828,6 +835,38 @@ class _Files:
 
     def remove(self, path: str) -> None:
         self.host.remaps = [one for one in self.host.remaps if one.path != path]
+
+
+@dataclass
+class _Software:
+    """The job computes with what `host.survey` tells, and all of it is here as it was."""
+
+    host: FakeHost
+
+    def survey(self, processes: Collection[Process], **_: Any) -> Survey:
+        del processes
+        return self.host.survey
+
+    def python(self, program: str) -> str:
+        found = (one.version for one in self.host.survey.pythons if one.program == program)
+        return next(found, "")
+
+    def installed(self, folder: str, names: Collection[str]) -> dict[str, Installed]:
+        here = [one for one in self.host.survey.loaded if one.folder == folder]
+        return {one.name: one for one in here if one.name in names}
+
+    def beside(self, path: str) -> tuple[str, ...]:
+        return tuple(one.version for one in self.host.survey.libraries if one.path == path)
+
+    def digests(self, paths: Iterable[str], *, full: bool) -> dict[str, Digest | None]:
+        del full
+        return {path: self.host.survey.digests.get(path) for path in paths}
+
+    def walk(self, path: str, **_: Any) -> Walk | None:
+        return self.host.trees.get(path)
+
+    def differences(self, old: bytes, new: bytes) -> list[tuple[str, str]]:
+        return [("", "changed")] if old != new else []
 
 
 @dataclass

@@ -80,7 +80,7 @@ def test_a_dump_at_rest_and_its_restore(tmp_path: Path) -> None:
     host = job()
     result = run(host, tmp_path)
     names = [one.name for one in result.receipt.phases]
-    assert names[:5] == ["look", "quiesce", "look again", "prepare", "lock"]
+    assert names[:5] == ["look", "inputs", "quiesce", "look again", "prepare"]
     assert result.manifest.quiesced == RANKS
     assert "quiesced" in result.manifest.needs
     assert [one.stops for one in host.ranks.values()] == [1, 1]

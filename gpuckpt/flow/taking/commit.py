@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gpuckpt.flow.request import DumpRequest
     from gpuckpt.flow.sight.spooling import Spool
     from gpuckpt.flow.taking.hands import Taking
+    from gpuckpt.flow.taking.software import Software
     from gpuckpt.flow.taking.staging import AnyStage
     from gpuckpt.flow.work.operation import Operation
     from gpuckpt.flow.work.receipt import CountedStep, Stages
@@ -41,9 +42,15 @@ class Commit:
     """
 
     def __init__(
-        self, operation: Operation, request: DumpRequest, taking: Taking, stage: AnyStage
+        self,
+        operation: Operation,
+        request: DumpRequest,
+        taking: Taking,
+        stage: AnyStage,
+        software: Software,
     ) -> None:
         """Nothing is committed yet."""
+        self._software = software
         self.stage = stage
         self.step: CountedStep | Stages | None = None
         self.tally: Tally | None = None
@@ -213,6 +220,7 @@ class Commit:
             opened=opened,
             carried=carry.as_known(carried, sight.space),
             quiesced=taking.quiesced,
+            software=self._software.now(self.tree),
         )
         return records.manifest(self._tools, dumped)
 

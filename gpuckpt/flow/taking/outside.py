@@ -14,14 +14,14 @@ from gpuckpt.image.outside import (
     NameRecord,
     Outside,
     PipeRecord,
-    PythonRecord,
     RemapRecord,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Iterable
 
     from gpuckpt.flow.work.toolbox import Toolbox
+    from gpuckpt.image.outside import PythonRecord
     from gpuckpt.model import CarriedFile
     from gpuckpt.tools.look import Look
     from gpuckpt.tools.openfiles import FileRef, OpenFiles
@@ -33,9 +33,9 @@ def outside(
     look: Look,
     opened: OpenFiles,
     carried: Iterable[CarriedFile],
-    prefixes: Collection[str],
+    pythons: tuple[PythonRecord, ...],
 ) -> Outside:
-    """List it: what CRIU recorded as `opened`, and where the Pythons of the tree are."""
+    """List it: what CRIU recorded as `opened`, and what else is known of the tree."""
     kept = [one for one in opened.files if not GPU_NODE.fullmatch(one.path)]
     paths = (*opened.sockets, *(one.path for one in carried))
     return Outside(
@@ -62,7 +62,7 @@ def outside(
         remaps=tuple(
             RemapRecord(path=one.path, name=one.name, linked=one.linked) for one in opened.remaps
         ),
-        pythons=_pythons(tools, prefixes),
+        pythons=pythons,
         folders=folders(tools, paths, look.space),
         pipes=tuple(
             PipeRecord(pid=one.pid, fd=one.fd, writes=one.writes, holder=one.holder.comm)
@@ -82,16 +82,6 @@ def _locks(look: Look) -> tuple[LockRecord, ...]:
     return tuple(
         LockRecord(path=path, kind=kind, exclusive=exclusive)
         for path, kind, exclusive in sorted(found)
-    )
-
-
-def _pythons(tools: Toolbox, prefixes: Collection[str]) -> tuple[PythonRecord, ...]:
-    """List the packages of every Python of the tree: what is imported later is not in memory."""
-    found = ((prefix, tools.files.packages(prefix)) for prefix in sorted(prefixes) if prefix)
-    return tuple(
-        PythonRecord(prefix=prefix, packages=packages)
-        for prefix, packages in found
-        if packages is not None
     )
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpuckpt.flow.sight.look import Sight
+    from gpuckpt.flow.taking.software import Known
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.manifest import FileEntry
     from gpuckpt.model import (
@@ -59,7 +60,8 @@ class Dumped(Value, frozen=True):
     `inside` are the numbers that the tasks have in a pid namespace of their own, if they do.
     `first` are the driver's states before the dump, `threads` the driver's own threads, `images`
     the CRIU images named by `wanted`, `opened` what they say of open files, `carried` the files
-    taken along, `quiesced` the processes that stand at a step.
+    taken along, `quiesced` the processes that stand at a step, `software` what the tree computes
+    with.
     """
 
     sight: Sight
@@ -73,6 +75,7 @@ class Dumped(Value, frozen=True):
     opened: OpenFiles
     carried: tuple[CarriedFile, ...]
     quiesced: tuple[int, ...]
+    software: Known
     inside: Mapping[int, int] = field(default_factory=dict)
 
 
@@ -123,7 +126,7 @@ def manifest(tools: Toolbox, dumped: Dumped) -> Manifest:
             sight.facts.look,
             dumped.opened,
             dumped.carried,
-            {one.python for one in around.values()},
+            dumped.software.pythons,
         ),
         labels=dict(dumped.labels),
         files=(),
@@ -133,6 +136,9 @@ def manifest(tools: Toolbox, dumped: Dumped) -> Manifest:
         carried=dumped.carried,
         quiesced=dumped.quiesced,
         owners=sight.facts.owners,
+        engine=dumped.software.engine,
+        models=dumped.software.models,
+        tracked=dumped.software.tracked,
         start=_start(around[dumped.tree.root.pid].origin, apart=bool(dumped.inside)),
     )
     return renumbered(found, dumped.inside) if dumped.inside else found

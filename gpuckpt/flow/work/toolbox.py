@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpuckpt.flow.work.carriedtool import CarriedTool
     from gpuckpt.flow.work.gputool import CudaTool, NvidiaTool
     from gpuckpt.flow.work.proctool import ProcTool, SpacesTool
+    from gpuckpt.flow.work.softwaretool import SoftwareTool
     from gpuckpt.flow.work.storetool import StoresTool
     from gpuckpt.model import HostFacts, Owner, Version
     from gpuckpt.tools.addresses import Ends
@@ -239,5 +240,6 @@ class Toolbox(Value, frozen=True):
     ranks: RanksTool
     shell: ShellTool
     spaces: SpacesTool
+    software: SoftwareTool
     stores: StoresTool
     state_dir: Path

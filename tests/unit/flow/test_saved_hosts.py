@@ -14,6 +14,7 @@ from gpuckpt.flow.returning.target.facts import TargetFacts
 from gpuckpt.flow.returning.target.judge import judge
 from gpuckpt.flow.returning.target.saved import not_judged, target_facts
 from gpuckpt.flow.returning.target.savedhost import ForImage, NoCriu, load, plain, take
+from gpuckpt.flow.returning.target.software import Software
 from gpuckpt.image.outside import (
     ConnectionRecord,
     FileRecord,
@@ -164,14 +165,14 @@ def test_files_are_judged_if_the_host_was_asked_for_the_image() -> None:
     outside = Outside(files=(LOG,), listeners=(), terminals=(), pythons=(PYTHON,))
     image = msgspec.structs.replace(EIGHT, outside=outside)
     saved = host_samples.saved()
-    assert {"files", "packages"} <= set(not_judged(image, saved))
+    assert {"files", "software and model"} <= set(not_judged(image, saved))
     seen = ForImage(
-        files={LOG.path: None}, names={}, writable={}, makeable={}, packages={"/venv": None},
-        rooms={},
+        files={LOG.path: None}, names={}, writable={}, makeable={},
+        rooms={}, software=Software(packages={"/venv": None}),
     )  # fmt: skip
     asked = msgspec.structs.replace(saved, images={image.image_id: seen})
     assert {"gate-file-missing", "gate-python-prefix"} <= set(ids(asked, image))
-    assert not {"files", "packages"} & set(not_judged(image, asked))
+    assert not {"files", "software and model"} & set(not_judged(image, asked))
 
 
 def test_memory_that_the_image_carries_counts_as_not_there() -> None:

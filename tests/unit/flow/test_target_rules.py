@@ -13,11 +13,19 @@ from gpuckpt.flow.returning.ledger import Restored
 from gpuckpt.flow.returning.target.facts import TargetFacts
 from gpuckpt.flow.returning.target.judge import judge, refusal
 from gpuckpt.flow.returning.target.ports import SeenPort
+from gpuckpt.flow.returning.target.software import Software, Tracked, Weight
 from gpuckpt.flow.sight.experience import Lately
 from gpuckpt.flow.sight.forecast import returning
 from gpuckpt.flow.work.history import Record
 from gpuckpt.flow.work.journal import Entry
 from gpuckpt.image import manifest as m
+from gpuckpt.image.engine import (
+    DistributionRecord,
+    Engine,
+    LibraryRecord,
+    TrackedRecord,
+    WeightRecord,
+)
 from gpuckpt.image.outside import ConnectionRecord, ListenerRecord, PythonRecord, RemapRecord
 from gpuckpt.model import HostFacts, NvidiaFacts, ProcessRef, TcpPolicy, Version
 from gpuckpt.timing import Interval, Phase, Receipt
@@ -61,7 +69,51 @@ LISTENER = ListenerRecord(protocol="tcp", address="10.0.0.1", port=80)
 GHOST = RemapRecord(path="/tmp/g", name="/tmp/g.cr.1.ghost", linked=False)
 LINKED = RemapRecord(path="/dev/shm/sem.x", name="/dev/shm/link_remap.7", linked=True)
 LINE = ConnectionRecord(local="10.0.0.1", local_port=9, remote="10.0.0.2", remote_port=5432)
-PYTHON = PythonRecord(prefix="/venv", packages=("torch-2.9.0", "numpy-2.0.0"))
+
+
+def here(**changes: Any) -> dict[str, Any]:
+    return {"software": Software(**changes)}
+
+
+def engine(**installed: tuple[str, str] | None) -> dict[str, Any]:
+    return here(installed={SITE: installed})
+
+
+PYTHON = PythonRecord(
+    prefix="/venv",
+    packages=("torch-2.9.0", "numpy-2.0.0"),
+    version="3.11.2",
+    implementation="cpython",
+    program="/usr/bin/python3.11",
+)
+SITE = "/venv/lib/python3.11/site-packages"
+NCCL = "/usr/lib/libnccl.so.2.27.3"
+WEIGHTS = "/hub/w.safetensors"
+ENGINE = {
+    "engine": Engine(
+        distributions=(
+            DistributionRecord(name="torch", version="2.9.0", folder=SITE, build="b"),
+            DistributionRecord(name="jax", version="0.7.0", folder=SITE, known=("installed",)),
+        ),
+        libraries=(LibraryRecord(name="nccl", version="2.27.3", path=NCCL),),
+    )
+}
+MODEL = {
+    "models": (
+        WeightRecord(
+            path=WEIGHTS,
+            size=2 << 20,
+            mtime_ns=1,
+            digest="d",
+            sampled=False,
+            model="org/name",
+            commit="abcdef0123456789",
+        ),
+    )
+}
+TRACKED = {
+    "tracked": (TrackedRecord(path="/cache", kind="folder", digest="d", entries=3, size=9),),
+}
 
 
 def outside(**changes: Any) -> dict[str, Any]:
@@ -173,11 +225,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
     "socket": (outside(sockets=("/run/x/s",)), {"writable": {"/run/x": False}}, "!socket-folder",
                "/run/x/s"),
     "venv": (
-        outside(pythons=(PYTHON,)), {"packages": {"/venv": None}}, "!gate-python-prefix", "/venv"
+        outside(pythons=(PYTHON,)), here(packages={"/venv": None}), "!gate-python-prefix", "/venv"
     ),
     "packages": (
         outside(pythons=(PYTHON,)),
-        {"packages": {"/venv": ("torch-2.8.0", "numpy-2.0.0")}},
+        here(packages={"/venv": ("torch-2.8.0", "numpy-2.0.0")}),
         "python-packages",
         "without torch-2.9.0, with torch-2.8.0",
     ),
@@ -203,6 +255,50 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
         "identity",
         "had 9.9.9.9",
     ),
+    "another python": (
+        outside(pythons=(PYTHON,)),
+        here(pythons={"/usr/bin/python3.11": "3.11.9"}),
+        "!gate-engine-python", "cpython 3.11.2, and /usr/bin/python3.11 here is cpython 3.11.9"
+    ),
+    "no python": (
+        outside(pythons=(PYTHON,)), here(pythons={"/usr/bin/python3.11": ""}),
+        "!gate-engine-python", "is not there"
+    ),
+    "another torch": (ENGINE, engine(torch=("2.8.0", "b")), "!gate-engine-package",
+                      "torch was 2.9.0, now it is 2.8.0"),
+    "another build": (ENGINE, engine(torch=("2.9.0", "c")), "!gate-engine-package",
+                      "torch 2.9.0 is another build"),
+    "no torch": (ENGINE, engine(torch=None), "!gate-engine-package",
+                 "torch, which was 2.9.0, is not there"),
+    "several": (ENGINE, engine(torch=None, jax=("0.8.0", "")), "!gate-engine-package",
+                "jax was, if it was loaded, 0.7.0, now it is 0.8.0"),
+    "its packages": (
+        {**ENGINE, **outside(pythons=(PYTHON,))},
+        here(
+            packages={"/venv": ("torch-2.8.0", "numpy-2.0.0")},
+            installed={SITE: {"torch": ("2.8.0", "")}},
+        ),
+        "!gate-engine-package", "torch was 2.9.0"
+    ),
+    "another nccl": (ENGINE, here(libraries={NCCL: ("2.21.5",)}), "!gate-engine-library",
+                     "nccl 2.27.3; here 2.21.5 is."),
+    "no nccl": (ENGINE, here(libraries={NCCL: ()}), "!gate-engine-library", "no other is."),
+    "no weights": (MODEL, here(weights={WEIGHTS: None}), "!gate-model",
+                   "org/name at commit abcdef012345: /hub/w.safetensors, weights of"),
+    "shorter weights": (MODEL, here(weights={WEIGHTS: Weight(1 << 20, "d")}), "!gate-model",
+                        "has 1.0 MiB instead of 2.0 MiB"),
+    "other weights": (MODEL, here(weights={WEIGHTS: Weight(2 << 20, "e")}), "!gate-model",
+                      "has other bytes"),
+    "tracked gone": (TRACKED, here(tracked={"/cache": None}), "!gate-tracked", "is not here"),
+    "tracked unread": (TRACKED, here(tracked={"/cache": Tracked(unread="/cache/a: denied")}),
+                       "!gate-tracked", "cannot be read (/cache/a: denied)"),
+    "tracked changed": (
+        TRACKED,
+        here(tracked={"/cache": Tracked("e", 3, (("a/b", "changed"), ("c", "new")))}),
+        "!gate-tracked", "has changed: a/b is changed, c is new."
+    ),
+    "tracked without listing": (TRACKED, here(tracked={"/cache": Tracked("e", 4)}),
+                                "!gate-tracked", "it had 3 entries, now 4"),
     "parent": (root(parent_death=15), {}, "!gate-parent-death", "SIGTERM"),
     "flavour": (
         {"nvidia": msgspec.structs.replace(PLAIN.nvidia, flavour="open")},

@@ -117,13 +117,25 @@ def test_only_an_older_criu_is_refused(version: str, stopped: bool) -> None:
         assert "4.2.1" in found["gate-criu"].reason
 
 
-def test_the_driver_must_be_the_same() -> None:
-    finding = only(gates(gpus=nvidia(driver="590.10.01")))
+@pytest.mark.parametrize("other", ["590.10.01", "580.159.05", "580.159.03", "580.159", "570.86.15"])
+def test_the_driver_must_be_the_very_same(other: str) -> None:
+    """Newer or older, however little: the gate is closed, and can be forced by its name."""
+    finding = only(gates(gpus=nvidia(driver=other)))
     assert finding.id == "gate-driver"
     assert finding.blocks
-    assert "580.159.04" in finding.reason
-    assert "590.10.01" in finding.reason
-    assert "--force-gate" not in finding.remedy
+    assert finding.reason == f"The image is from driver 580.159.04, this host has {other}."
+    assert "--force-gate gate-driver" in finding.remedy
+
+
+def test_a_driver_that_is_half_upgraded_is_another_one() -> None:
+    half = replace(nvidia(), module="580.159.04", library="590.10.01")
+    finding = only(gates(gpus=half))
+    assert finding.id == "gate-driver"
+    assert "580.159.04 loaded and the libraries of 590.10.01" in finding.reason
+    assert gates(gpus=replace(half, library="580.159.04")) == {}
+
+
+def test_a_host_without_a_driver_takes_no_gpu_job() -> None:
     (missing,) = compare.gates(samples.manifest(), host(), None, Version("4.2.1"))
     assert missing.id == "gate-driver"
     assert "no NVIDIA driver" in missing.reason

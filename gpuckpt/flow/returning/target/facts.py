@@ -19,6 +19,7 @@ from gpuckpt.flow.returning.target.files import fake_link, files, is_there
 from gpuckpt.flow.returning.target.gpus import planned, short
 from gpuckpt.flow.returning.target.ground import folder_of, made_in, makeable
 from gpuckpt.flow.returning.target.ports import processes, remains_of, seen_port, talkers
+from gpuckpt.flow.returning.target.software import Software, software
 from gpuckpt.flow.returning.target.standing import Standing, standings
 from gpuckpt.flow.sight.obstacles import check_answers
 from gpuckpt.flow.work.journal import Journal
@@ -47,8 +48,8 @@ if TYPE_CHECKING:
 class TargetFacts(Value, frozen=True):
     """One look at a host for one image.
 
-    `no_criu` says why there is none that can work. `files`, `names` and `packages` hold what is
-    here of what the manifest lists, None for what is not; `writable` tells which folders take
+    `no_criu` says why there is none that can work. `files`, `names` and `software` hold what
+    is here of what the manifest lists, None for what is not; `writable` tells which folders take
     names, `makeable` those that CRIU makes itself if they are missing. `locked` are files whose
     locks others have, with the pid and name of one of these. `remains` are connections between
     the ends of the job's own, and closed ones on its ports, `talkers` who has them, by the local
@@ -75,7 +76,7 @@ class TargetFacts(Value, frozen=True):
     names: Mapping[str, bool] = field(default_factory=dict)
     writable: Mapping[str, bool] = field(default_factory=dict)
     makeable: Mapping[str, bool] = field(default_factory=dict)
-    packages: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
+    software: Software = field(default_factory=Software)
     locked: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     taken: Mapping[int, Process | None] = field(default_factory=dict)
     ports: tuple[SeenPort, ...] = ()
@@ -141,7 +142,7 @@ def gather(
             place: tools.files.writable(made_in(tools, manifest, place)) for place in sorted(places)
         },
         makeable={place: makeable(tools, place) for place in sorted(ghosts)},
-        packages={one.prefix: tools.files.packages(one.prefix) for one in outside.pythons},
+        software=software(tools, manifest),
         addresses={
             one.local: tools.net.port("tcp", one.local, 0) is not PortState.NO_ADDRESS
             for one in outside.connections

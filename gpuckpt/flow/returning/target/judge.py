@@ -17,6 +17,7 @@ from gpuckpt.flow.returning.target import (
     places,
     room,
     setting,
+    versions,
 )
 from gpuckpt.flow.returning.target.facts import look_again
 from gpuckpt.flow.returning.target.rule import some
@@ -41,6 +42,7 @@ RULES: Final[tuple[Rule, ...]] = (
     *numbers.RULES,
     *network.RULES,
     *places.RULES,
+    *versions.RULES,
     *carried.RULES,
     *room.RULES,
 )

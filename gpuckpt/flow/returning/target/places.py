@@ -110,28 +110,6 @@ def servers(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
             )
 
 
-def pythons(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
-    """What a Python has not imported yet is not in its memory: it fails later, out of the blue."""
-    for one in manifest.outside.pythons:
-        here = facts.packages.get(one.prefix, one.packages)
-        if here is None:
-            yield blocker(
-                "gate-python-prefix",
-                one.prefix,
-                f"{one.prefix}, from which the job's Python imports, is not here.",
-                "Put it back, or override with --force-gate gate-python-prefix if the job has "
-                "imported all it needs.",
-            )
-        elif changed := sorted(set(one.packages) ^ set(here)):
-            lost = [package for package in changed if package in one.packages]
-            yield warning(
-                "python-packages",
-                one.prefix,
-                f"The packages in {one.prefix} have changed: {_changes(lost, changed)}.",
-                "Install what the job was started with: what it imports from now on must fit.",
-            )
-
-
 def relocated(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
     """What CRIU opens is found at its new place; what the program opens by name is not."""
     for old, new in facts.moved:
@@ -152,15 +130,9 @@ def relocated(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
         )
 
 
-def _changes(lost: list[str], changed: list[str]) -> str:
-    fresh = [package for package in changed if package not in lost]
-    parts = [f"without {some(lost)}"] if lost else []
-    return ", ".join([*parts, *([f"with {some(fresh)}"] if fresh else [])])
-
-
 def _takes_names(remap: RemapRecord, facts: TargetFacts) -> bool:
     known = facts.writable if remap.linked else facts.makeable
     return known.get(folder_of(remap.path), True)
 
 
-RULES: Final[tuple[Rule, ...]] = (files, remaps, sockets, servers, locks, pythons, relocated)
+RULES: Final[tuple[Rule, ...]] = (files, remaps, sockets, servers, locks, relocated)

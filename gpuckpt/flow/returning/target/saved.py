@@ -28,12 +28,18 @@ if TYPE_CHECKING:
     from gpuckpt.flow.returning.target.savedhost import NoCriu, SavedHost
     from gpuckpt.image.manifest import Manifest
 
+
+def _computes_with(image: Manifest) -> object:
+    libraries = image.engine.libraries
+    return image.outside.pythons or libraries or image.models or image.tracked
+
+
 _UNSEEN: Final = "who holds it is not in the host's facts"
 
 # what a host tells of images that it was asked about
 ASKED: Final[dict[str, tuple[str, Callable[[Manifest], object]]]] = {
     "files": ("files", lambda image: image.outside.files),
-    "packages": ("packages", lambda image: image.outside.pythons),
+    "software": ("software and model", _computes_with),
     "names": ("names", lambda image: image.outside.remaps or image.outside.servers),
     "writable": ("folders", lambda image: image.outside.sockets or image.outside.remaps),
     "makeable": ("folders", lambda image: image.outside.remaps),

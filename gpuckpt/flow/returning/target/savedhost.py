@@ -16,6 +16,7 @@ import msgspec
 from gpuckpt import __version__
 from gpuckpt.errors import HostUnfit, UsageError
 from gpuckpt.flow.returning.target.facts import gather
+from gpuckpt.flow.returning.target.software import Software
 from gpuckpt.image import wire
 from gpuckpt.image.outside import FileRecord
 from gpuckpt.model import HostFacts, NvidiaFacts
@@ -59,7 +60,7 @@ class ForImage(msgspec.Struct, frozen=True, kw_only=True):
     names: dict[str, bool]
     writable: dict[str, bool]
     makeable: dict[str, bool]
-    packages: dict[str, tuple[str, ...] | None]
+    software: Software
     rooms: dict[str, int | None]
 
 
