@@ -9,12 +9,12 @@ ARGS ?=
 comma := ,
 ROOT := $(filter 0,$(shell id -u))
 REQUIRE := $(if $(ROOT),GPUCKPT_REQUIRE=root$(comma)criu)
-PYTEST = PATH="$(abspath $(VENV))/redis/bin:$$PATH" $(REQUIRE) $(VENV)/bin/python -m pytest
+PYTEST = PATH="$(abspath $(VENV))/redis/bin:$(abspath $(VENV))/sshd/bin:$$PATH" $(REQUIRE) $(VENV)/bin/python -m pytest
 SCRIPTS := .ci/run $(shell grep -rIl '^\#!.*sh$$' bin)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup criu redis packers demo test lint lint-only test-gpu test-gpu2 bench bundle completions schema clean
+.PHONY: help setup criu redis sshd packers demo test lint lint-only test-gpu test-gpu2 bench bundle completions schema clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -26,7 +26,7 @@ demo: setup ## dump a small job, show that it is gone, bring it back
 
 # Tests with real CRIU come last, and those of one file one after the other: some of them look at
 # the whole host's ports and names, and most of their time goes by in waiting.
-test: setup redis ## all tests but those for GPUs; as root none may be skipped
+test: setup redis sshd ## all tests but those for GPUs; as root none may be skipped
 	$(PYTEST) -n 2 -m "not gpu and not gpu2 and not root" $(ARGS)
 	$(PYTEST) -n 3 --dist loadfile -m root $(ARGS)
 
@@ -75,6 +75,10 @@ criu:
 redis:
 	@$(if $(ROOT),[ -x $(VENV)/redis/bin/redis-server ] || command -v redis-server >/dev/null || \
 		bin/dev/programs $(VENV)/redis redis-server redis-server redis-cli)
+
+sshd:
+	@$(if $(ROOT),[ -x $(VENV)/sshd/bin/sshd ] || command -v sshd >/dev/null || \
+		bin/dev/programs $(VENV)/sshd openssh-server sshd)
 
 packers:
 	@for name in zstd lz4; do [ -x $(VENV)/$$name/bin/$$name ] || command -v $$name >/dev/null || \

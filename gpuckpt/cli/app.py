@@ -21,6 +21,7 @@ from typer.main import get_command, get_group
 from gpuckpt import __version__
 from gpuckpt.cli import completion
 from gpuckpt.cli.compat import compat
+from gpuckpt.cli.copy import copy
 from gpuckpt.cli.demo import demo
 from gpuckpt.cli.doctor import doctor
 from gpuckpt.cli.dump import dump
@@ -61,6 +62,7 @@ COMMANDS: dict[str, Handler] = {
     "restore": restore,
     "verify": verify,
     "show": show,
+    "copy": copy,
     "evidence": evidence,
     "compat": compat,
     "jobs": jobs,

@@ -176,6 +176,12 @@ def location(option: str) -> Callable[[str], Location]:
     return read
 
 
+def destination(text: str) -> str:
+    """Check where a copy goes; a slash at its end says that it goes inside, and stays."""
+    location("DEST")(text)
+    return text
+
+
 def log(text: str) -> str:
     """Read where a job's output goes; a slash at its end says that it is a folder, and stays."""
     found = path("--log", "the path of a file or folder for the job's output")(text)

@@ -16,7 +16,7 @@ from gpuckpt.image.frames import FRAME_SIZE
 from gpuckpt.image.reading import StoredFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from gpuckpt.image.buffers import Buffer
     from gpuckpt.image.frames import Frame
@@ -32,8 +32,11 @@ def check_files(
     on_bytes: Callable[[int], None] = lambda _: None,
     workers: int | None = None,
     memory: int = MEMORY,
+    only: Collection[FileEntry] | None = None,
 ) -> tuple[Damage, ...]:
     """Return everything that is wrong with the files of `image`, in the manifest's order.
+
+    Or with some of them, if `only` says with which.
 
     `on_bytes` is told of stored bytes as their turn comes, from this thread; what it raises ends
     the check. `memory` bounds all buffers together.
@@ -49,11 +52,11 @@ def check_files(
     buffers = Buffers(min(memory - crew.size * each, (crew.size + 2) * each))
     checker = _Checker(image, on_bytes, crew, buffers)
     try:
-        for entry in image.manifest.files:
+        for entry in image.manifest.files if only is None else only:
             checker.check(entry)
     finally:
         crew.dismiss()
-    return (*checker.damages(), *_surplus(image))
+    return (*checker.damages(), *(_surplus(image) if only is None else ()))
 
 
 class _Checker:

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from gpuckpt.image.manifest import FileEntry
-    from gpuckpt.location import Url
+    from gpuckpt.location import Location
 
+# what a dump and a copy put there first
+_CLAIMS: Final = (f"{names.LOGS_DIR}/upload-", names.COPY_CLAIM)
 _SMALL_IN_ALL: Final = 16  # blocks
 
 
@@ -45,12 +47,15 @@ class Folder(Protocol):
 class DistantOrigin:
     """See Origin."""
 
-    def __init__(self, folder: Folder, url: Url, block: int = BLOCK) -> None:
-        """Ask for nothing yet; `folder`, which is at `url`, is closed with this.
+    def __init__(
+        self, folder: Folder, place: Location, block: int = BLOCK, *, owned: bool = True
+    ) -> None:
+        """Ask for nothing yet; `folder`, which is at `place`, is closed with this if `owned`.
 
         It is read in blocks of so many bytes.
         """
-        self._url = url
+        self._place = place
+        self._owned = owned
         self._folder = folder
         self._block = block
         self._ahead = Ahead(folder.read, block)
@@ -61,12 +66,12 @@ class DistantOrigin:
 
     def manifest(self) -> bytes:
         """See Origin."""
-        url = self._url
+        url = self._place
         self._sizes = self._folder.names()
         size = self._sizes.get(names.MANIFEST)
         if not self._sizes:
             raise NotAnImage(f"there is nothing at {url}")
-        if size is None and names.OWNER in self._sizes:
+        if size is None and any(one.startswith(_CLAIMS) for one in self._sizes):
             raise NotAnImage(f"{url} is an image that was never finished")
         if size is None:
             raise NotAnImage(f"{url} is no image: it has no {names.MANIFEST}")
@@ -79,6 +84,7 @@ class DistantOrigin:
 
     def expect(self, entries: Collection[FileEntry]) -> None:
         """See Origin."""
+        self._sizes = self._sizes or self._folder.names()
         self._known = {key_of(entry): entry.stored_size for entry in entries}
 
     def open(self, entry: FileEntry) -> DistantFile:
@@ -105,7 +111,8 @@ class DistantOrigin:
         if not self._closed:
             self._closed = True
             self._ahead.close()
-            self._folder.close()
+            if self._owned:
+                self._folder.close()
 
     def _ask_for_small(self) -> None:
         """Whoever opens one file opens them all, one after the other, and most are small."""

@@ -12,6 +12,8 @@ CRIU_DIR = "criu"
 LOGS_DIR = "logs"
 OWNER = "owner"
 SUFFIX = ".zst"
+# an object of a store that says what is being copied there; logs may be anything
+COPY_CLAIM = f"{LOGS_DIR}/copy-"
 # the one stored file that is no image of CRIU: the bytes of the files that are carried
 CARRIED = "gpuckpt-files"
 LONGEST_NAME = 128
@@ -43,9 +45,9 @@ def stored_name(name: str) -> str:
     return check_name(name) + SUFFIX
 
 
-def stage_name(final: str) -> str:
-    """Return a fresh name for the stage of an image that will be called `final`."""
-    tail = f".stage-{os.urandom(4).hex()}"
+def stage_name(final: str, digits: str = "") -> str:
+    """Return a name for the stage of an image that will be called `final`: fresh without digits."""
+    tail = f".stage-{digits or os.urandom(4).hex()}"
     room = _LONGEST_COMPONENT - len(tail) - 1
     return f".{os.fsdecode(os.fsencode(final)[:room])}{tail}"
 

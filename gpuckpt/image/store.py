@@ -27,13 +27,15 @@ if TYPE_CHECKING:
 class Image:
     """An open image; `entries` finds its files by CRIU's names. Close it, or use `with`.
 
-    Reading from several threads is fine. `seal` is the digest that its manifest ends with.
+    Reading from several threads is fine. `document` are the bytes of its manifest, `seal` the
+    digest that they end with.
     """
 
     def __init__(self, path: Location, origin: Origin) -> None:
         """Know where it is; use `open` or `on`."""
         self.path = path
         self.manifest: Manifest
+        self.document = b""
         self.seal = ""
         self.entries: dict[str, FileEntry] = {}
         self._origin = origin
@@ -56,13 +58,23 @@ class Image:
         """Open the image at an origin, which is closed with it; raises as `open` does."""
         image = cls(path, origin)
         try:
-            image.manifest = sealed.decode(data := origin.manifest())
-            image.seal = sealed.unbroken(data)
+            image.document = origin.manifest()
+            image.manifest = sealed.decode(image.document)
+            image.seal = sealed.unbroken(image.document)
             origin.expect(image.manifest.files)
         except BaseException:
             image.close()
             raise
         image.entries = {entry.name: entry for entry in image.manifest.files}
+        return image
+
+    @classmethod
+    def arrived(cls, origin: Origin, path: Location, manifest: Manifest) -> Image:
+        """Return what there is of an image that has no manifest yet, but will have this one."""
+        image = cls(path, origin)
+        image.manifest = manifest
+        image.entries = {entry.name: entry for entry in manifest.files}
+        origin.expect(manifest.files)
         return image
 
     def close(self) -> None:

@@ -33,6 +33,10 @@ class Upload(Protocol):
     def part(self) -> int:
         """The size of all parts but the last; 0: whatever comes, one after the other."""
 
+    @property
+    def there(self) -> frozenset[int]:
+        """Where the parts begin that an earlier try has left there."""
+
     def write(self, offset: int, data: bytes | memoryview) -> None:
         """Send a part, from any thread; when it returns the store has it."""
 

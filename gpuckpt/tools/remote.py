@@ -31,7 +31,8 @@ class Upload(Protocol):
 
     `part` is the size of the pieces that `write` takes, from any thread and in any order, the last
     one shorter; 0: any pieces, one after the other. `there` has what of them, by their offsets, is
-    there already from an earlier try.
+    there already from an earlier try with the same size: so pieces of an object whose size is known
+    are begun in their order, and none while one 16 before it is under way.
     """
 
     part: int
@@ -105,7 +106,7 @@ class RemoteFolder:
         Raises:
             FileNotFoundError: there is no such object.
         """
-        with self._told(name):
+        with self._told(name, FileNotFoundError):
             return self._drive.read(name, start, length) if length > 0 else b""
 
     def put(self, name: str, data: bytes) -> None:
@@ -120,10 +121,6 @@ class RemoteFolder:
         """
         with self._told(name):
             return _Told(self, name, self._drive.upload(name, size, most))
-
-    def open_write(self, name: str, size: int = 0) -> Writer:
-        """Begin an object whose bytes come one after the other; its size if it is known."""
-        return Writer(self.upload(name, size))
 
     def remove(self, name: str) -> None:
         """Remove an object, if it is there."""
@@ -144,13 +141,15 @@ class RemoteFolder:
             self._drive.close()
 
     @contextmanager
-    def _told(self, name: str) -> Iterator[None]:
-        """Turn what a store's library raises into what we say."""
+    def _told(self, name: str, *let: type[Exception]) -> Iterator[None]:
+        """Turn what a store's library raises into what we say, but for what is let through."""
         try:
             yield
-        except (GpuckptError, FileNotFoundError):
+        except GpuckptError:
             raise
         except Exception as why:
+            if isinstance(why, let):
+                raise
             what = f"{self.url}/{name}" if name else str(self.url)
             raise StoreFailed(f"{what}: {words(why)}", hint=_hint(self.url, why)) from why
 
@@ -175,40 +174,6 @@ class _Told:
 
     def abort(self) -> None:
         self._inner.abort()
-
-
-class Writer:
-    """An object that is written from its first byte to its last. Not for two threads."""
-
-    def __init__(self, upload: Upload) -> None:
-        """Write through `upload`."""
-        self._upload = upload
-        self._waiting = bytearray()
-        self._offset = 0
-
-    def write(self, data: bytes | memoryview) -> None:
-        """Take the next bytes; they may be changed when it returns."""
-        if not self._upload.part:
-            self._send(data)
-            return
-        self._waiting += data
-        while len(self._waiting) >= self._upload.part:
-            self._send(bytes(self._waiting[: self._upload.part]))
-            del self._waiting[: self._upload.part]
-
-    def close(self) -> None:
-        """Send the rest and have the store confirm the whole object."""
-        if self._waiting:
-            self._send(bytes(self._waiting))
-        self._upload.close()
-
-    def abort(self) -> None:
-        """Take back what was sent; never raises."""
-        self._upload.abort()
-
-    def _send(self, data: bytes | memoryview) -> None:
-        self._upload.write(self._offset, data)
-        self._offset += len(data)
 
 
 def _drive(url: Url) -> Drive:

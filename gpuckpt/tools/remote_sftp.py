@@ -30,6 +30,7 @@ _CONNECTIONS: Final = 8  # sshd takes ten that have not proved who they are, by 
 _PATIENCE: Final = 20.0
 _TRIES: Final = 3
 _PART: Final = 16 << 20
+_WINDOW: Final = 16  # pieces; see Upload
 _KNOWN: Final = ("/etc/ssh/ssh_known_hosts", "~/.ssh/known_hosts")
 _FINAL: Final = (FileNotFoundError, PermissionError, paramiko.AuthenticationException)
 
@@ -92,10 +93,15 @@ class SftpDrive:
 
     def put(self, name: str, data: bytes) -> None:
         """See Drive."""
-        upload = self.upload(name, len(data))
+        folder, _, last = self._path(name).rpartition("/")
+        self._folder(folder)
+        aside = f"{folder}/.{last}.part"
+        pieces = _Pieces(self, aside, 0)
         if data:
-            upload.write(0, data)
-        upload.close()
+            pieces.write(0, data)
+        pieces.close()
+        # at once: nobody ever finds half a manifest.json
+        self.often(lambda ftp: ftp.posix_rename(aside, self._path(name)))
 
     def upload(self, name: str, size: int, most: int = 0) -> Upload:
         """See Drive."""
@@ -177,7 +183,10 @@ class _Pieces:
         self._drive = drive
         self._path = path
         self._size = size
-        drive.often(self._create)
+        if size:
+            drive.often(self._look)
+        if not self.there:
+            drive.often(self._create)
 
     def write(self, offset: int, data: bytes | memoryview) -> None:
         whole = bytes(data)
@@ -202,6 +211,15 @@ class _Pieces:
     def abort(self) -> None:
         with suppress(Exception):
             self._drive.often(lambda ftp: ftp.remove(self._path))
+
+    def _look(self, ftp: Any) -> None:  # noqa: ANN401 - paramiko's client
+        """Know what an earlier try has left: pieces are begun in their order."""
+        try:
+            has = ftp.stat(self._path).st_size
+        except FileNotFoundError:
+            return
+        if has <= self._size:
+            self.there = frozenset(range(0, has - (_WINDOW + 1) * _PART, _PART))
 
     def _create(self, ftp: Any) -> None:  # noqa: ANN401 - paramiko's client
         with ftp.open(self._path, "wb") as file:

@@ -110,7 +110,7 @@ def test_missing_short_and_surplus_objects_are_found(folder: FakeFolder) -> None
     [
         ({}, "there is nothing at s3://bucket/night-7"),
         ({"criu/a.img.zst": b"x"}, "is no image: it has no manifest.json"),
-        ({"criu/a.img.zst": b"x", "owner": b""}, "is an image that was never finished"),
+        ({"criu/a.img.zst": b"x", "logs/copy-1": b""}, "is an image that was never finished"),
     ],
 )
 def test_what_is_no_image_is_said(there: dict[str, bytes], said: str) -> None:

@@ -28,10 +28,11 @@ def folder() -> Iterator[RemoteFolder]:
 def test_objects_are_written_listed_read_and_removed(folder: RemoteFolder) -> None:
     assert folder.names() == {}
     folder.put("criu/a", b"12345")
-    writer = folder.open_write("criu/b")
-    writer.write(b"abc")
-    writer.write(memoryview(b"def"))
-    writer.close()
+    upload = folder.upload("criu/b", 6)
+    assert (upload.part, upload.there) == (0, frozenset())
+    upload.write(0, b"abc")
+    upload.write(3, memoryview(b"def"))
+    upload.close()
     folder.put("manifest.json", b"")
     assert folder.names() == {"criu/a": 5, "criu/b": 6, "manifest.json": 0}
     assert folder.read("criu/b", 2, 3) == b"cde"
@@ -47,10 +48,10 @@ def test_objects_are_written_listed_read_and_removed(folder: RemoteFolder) -> No
 
 
 def test_what_is_taken_back_is_not_there(folder: RemoteFolder) -> None:
-    writer = folder.open_write("criu/a")
-    writer.write(b"abc")
-    writer.abort()
-    writer.abort()
+    upload = folder.upload("criu/a", 0)
+    upload.write(0, b"abc")
+    upload.abort()
+    upload.abort()
     assert folder.names() == {}
 
 
