@@ -45,7 +45,7 @@ def test_one_answer_is_told_in_full(place: Path, gpuckpt: Callable[..., Ran]) ->
         ran.out.splitlines()[0]
         == "this image can be restored on big-node, as far as its facts tell"
     )
-    assert "not judged: pids, copies of the job, other restores: saved facts do not tell" in ran.out
+    assert "not judged: pids, earlier restores, copies of the job, other restores:" in ran.out
     assert "host name  node1  big-node" in ran.out
     ran = gpuckpt("compat", "train-8", "--host-facts", place / "c.json")
     assert (ran.code, ran.out.splitlines()[0]) == (8, "1 finding stops a restore on no-gpu")
@@ -68,7 +68,7 @@ def test_json_has_every_finding(place: Path, gpuckpt: Callable[..., Ran]) -> Non
     fit = told["fits"][-1]
     assert (fit["host"], fit["can_restore"], fit["error"]) == ("no-gpu", False, "host_mismatch")
     assert [one["id"] for one in fit["findings"]] == ["gate-driver"]
-    assert fit["not_judged"] == ["pids", "copies of the job", "other restores"]
+    assert fit["not_judged"] == ["pids", "earlier restores", "copies of the job", "other restores"]
     assert fit["identity"]["hostname"] == {"old": "node1", "new": "no-gpu"}
 
 

@@ -19,13 +19,15 @@ from gpuckpt.flow.returning.target.judge import judge
 from gpuckpt.flow.returning.target.saved import target_facts
 from gpuckpt.flow.returning.target.savedhost import load, take
 from gpuckpt.image.outside import ConnectionRecord, FileRecord, ListenerRecord, Outside, RemapRecord
-from gpuckpt.model import TcpPolicy, Version
+from gpuckpt.model import Owner, TcpPolicy, Version
 from gpuckpt.tools.net import PortState
 from gpuckpt.tools.surroundings import Surroundings
 from tests import gpu_samples, host_samples
 from tests.fakes.host import FakeHost
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.manifest import Manifest
     from gpuckpt.model import Finding, HostFacts, NvidiaFacts
@@ -51,6 +53,14 @@ class Machine:
     def executes(self, folder: Path) -> bool:
         del folder
         return self.host.cpu_count > 1
+
+    def owners(self, users: Iterable[int], groups: Iterable[int]) -> tuple[Owner, ...]:
+        names = {0: "root", 7: "", 9: "other"}
+        return tuple(
+            Owner(kind, one, names[one])
+            for kind, numbers in (("user", users), ("group", groups))
+            for one in sorted(numbers)
+        )
 
     def port(self, protocol: str, address: str, port: int, *, dual: bool = False) -> PortState:
         del protocol, port, dual
@@ -184,6 +194,12 @@ def images(draw: st.DrawFn) -> Manifest:
             connections=tuple(lines),
             remaps=tuple(remaps),
             sockets=tuple(draw(st.lists(st.sampled_from(PATHS), max_size=1))),
+        ),
+        owners=tuple(
+            Owner(kind, number, "root")
+            for kind, number in draw(
+                st.sets(st.tuples(st.sampled_from(["user", "group"]), st.sampled_from([0, 7, 9])))
+            )
         ),
         identity=draw(st.sampled_from([(), ("POD_IP",)])),
         host=msgspec.structs.replace(image.host, addresses=("10.0.0.1",)),

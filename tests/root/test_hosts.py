@@ -163,6 +163,30 @@ def test_a_host_of_another_name(move: Move) -> None:
     assert move.new.gpuckpt("evidence", "--check", "/ckpt/e.json", IMAGE).result["holds"]
 
 
+def facts(move: Move) -> None:
+    """Have the new host say of itself what it is, and bring that to the old one."""
+    told = move.new.gpuckpt("doctor", "--facts", "--for", IMAGE).stdout
+    move.old.path("/ckpt/facts.json").write_text(told)
+
+
+def test_the_old_host_knows_what_the_new_one_would_say(move: Move) -> None:
+    """Files, packages and users too, if it was asked for the image; pids and ports are named."""
+    judge = ("compat", IMAGE, "--host-facts", "/ckpt/facts.json")
+    larger = changed(move.new, "/srv/job/input", INPUT * 2)
+    with without(move.new, "/srv/venv"), larger:
+        here = move.new.gpuckpt("plan", IMAGE).json["result"]["findings"]
+        facts(move)
+    answer = move.old.gpuckpt(*judge)
+    (there,) = answer.json["result"]["fits"]
+    assert (answer.code, there["host"], there["verdict"]) == (8, "node-b", "no")
+    assert there["findings"] == [one for one in here if one["id"] != "restored-before"]
+    assert {"gate-python-prefix", "gate-file-size"} <= {one["id"] for one in here}
+    assert {"pids", "ports", "earlier restores"} <= set(there["not_judged"])
+    facts(move)
+    assert move.old.gpuckpt(*judge).result["best"] == ["node-b"]
+    remove(move.old.path("/ckpt/facts.json"))
+
+
 def test_a_port_that_is_taken(move: Move) -> None:
     command = move.new.command(sys.executable, "-c", LISTENER, PORT)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:

@@ -57,6 +57,7 @@ def test_a_host_like_the_old_one_takes_the_image() -> None:
     assert ids(host_samples.saved(), EIGHT) == []
     assert not_judged(EIGHT, host_samples.saved()) == (
         "pids",
+        "earlier restores",
         "copies of the job",
         "other restores",
     )
@@ -168,7 +169,7 @@ def test_files_are_judged_if_the_host_was_asked_for_the_image() -> None:
     assert {"files", "software and model"} <= set(not_judged(image, saved))
     seen = ForImage(
         files={LOG.path: None}, names={}, writable={}, makeable={},
-        rooms={}, software=Software(packages={"/venv": None}),
+        rooms={}, owners=(), software=Software(packages={"/venv": None}),
     )  # fmt: skip
     asked = msgspec.structs.replace(saved, images={image.image_id: seen})
     assert {"gate-file-missing", "gate-python-prefix"} <= set(ids(asked, image))

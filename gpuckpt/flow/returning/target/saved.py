@@ -44,6 +44,7 @@ ASKED: Final[dict[str, tuple[str, Callable[[Manifest], object]]]] = {
     "writable": ("folders", lambda image: image.outside.sockets or image.outside.remaps),
     "makeable": ("folders", lambda image: image.outside.remaps),
     "rooms": ("folders", lambda image: image.carried),
+    "owners": ("users", lambda image: image.owners),
 }
 # what changes from one moment to the next, with the word for it, and whether an image cares
 PASSING: Final[dict[str, tuple[str, Callable[[Manifest], object]]]] = {
@@ -55,9 +56,8 @@ PASSING: Final[dict[str, tuple[str, Callable[[Manifest], object]]]] = {
     "locked": ("locks", lambda image: image.outside.locks),
     "carried": ("carried files", lambda image: image.carried),
     "steps": ("carried files", lambda image: image.carried),
-    "owners": ("users", lambda image: image.owners),
     "terminal": ("terminal", lambda image: image.options.shell_job),
-    "restored": ("copies of the job", lambda image: image.tree),
+    "restored": ("earlier restores", lambda image: image.tree),
     "running": ("copies of the job", lambda image: image.tree),
     "copies": ("copies of the job", lambda image: image.tree),
     "others": ("other restores", lambda image: image.tree),

@@ -19,7 +19,7 @@ from gpuckpt.flow.returning.target.facts import gather
 from gpuckpt.flow.returning.target.software import Software
 from gpuckpt.image import wire
 from gpuckpt.image.outside import FileRecord
-from gpuckpt.model import HostFacts, NvidiaFacts
+from gpuckpt.model import HostFacts, NvidiaFacts, Owner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -62,6 +62,7 @@ class ForImage(msgspec.Struct, frozen=True, kw_only=True):
     makeable: dict[str, bool]
     software: Software
     rooms: dict[str, int | None]
+    owners: tuple[Owner, ...]
 
 
 class SavedHost(msgspec.Struct, frozen=True, kw_only=True):
