@@ -129,6 +129,14 @@ def _file(old: FileRecord, new: FileRecord | None) -> Iterator[Finding]:
         )
     if old.size is not None and old.size != new.size:
         yield _size(old, new)
+    elif old.digest and new.digest and old.digest != new.digest:
+        yield blocker(
+            "gate-file-content",
+            path,
+            f"{path} is as large as it was, and other bytes stand in it.",
+            "Put it back as it was, or override with --force-gate gate-file-content if the job "
+            "has read of it what it needs.",
+        )
     elif (
         _written(old) and None not in {old.mtime_ns, new.mtime_ns} and old.mtime_ns != new.mtime_ns
     ):

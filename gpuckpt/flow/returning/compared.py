@@ -106,6 +106,8 @@ def _values(manifest: Manifest, facts: TargetFacts) -> Iterator[tuple[str, str, 
         what = f"{one.kind} {one.number}"
         yield f"gate-{one.kind}", what, one.name, names.get((one.kind, one.number), "") or _NONE
     yield from _gpus(manifest, facts)
+    yield from _engine(manifest, facts)
+    yield from _data(manifest, facts)
     files = manifest.outside.files
     now = [found for one in files if (found := facts.files.get(one.path)) is not None]
     thing = f"{len(files)} files"
@@ -126,6 +128,39 @@ def _gpus(manifest: Manifest, facts: TargetFacts) -> Iterator[tuple[str, str, st
         name = f"GPU {other.index} {other.uuid}"
         yield "gate-gpu-model", name, _model(one), _model(other)
         yield "gate-gpu-memory", name, str(one.memory_total), str(other.memory_total)
+
+
+def _engine(manifest: Manifest, facts: TargetFacts) -> Iterator[tuple[str, str, str, str]]:
+    """Yield Pythons, loaded packages by the folder they are in, and libraries for computing."""
+    here = facts.software
+    for python in manifest.outside.pythons:
+        if python.version and python.program in here.pythons:
+            now = here.pythons[python.program] or _NONE
+            yield "gate-engine-python", python.program, python.version, now
+    for folder in sorted({one.folder for one in manifest.engine.distributions}):
+        ours = [one for one in manifest.engine.distributions if one.folder == folder]
+        known = here.installed.get(folder, {})
+        old = [f"{one.name} {one.version} {one.build}".strip() for one in ours]
+        new = [" ".join((one.name, *(known.get(one.name) or (_NONE,)))).strip() for one in ours]
+        yield "gate-engine-package", folder, ", ".join(sorted(old)), ", ".join(sorted(new))
+    for library in manifest.engine.libraries:
+        if library.path in here.libraries:
+            versions = here.libraries[library.path]
+            found = library.version if library.version in versions else ", ".join(versions)
+            yield "gate-engine-library", library.path, library.version, found or _NONE
+
+
+def _data(manifest: Manifest, facts: TargetFacts) -> Iterator[tuple[str, str, str, str]]:
+    """Yield weights and what is tracked, by their digests."""
+    for weights in manifest.models:
+        if weights.path in facts.software.weights:
+            now = facts.software.weights[weights.path]
+            there = f"{now.size} bytes, {now.digest}" if now else _NONE
+            yield "gate-model", weights.path, f"{weights.size} bytes, {weights.digest}", there
+    for one in manifest.tracked:
+        if one.path in facts.software.tracked:
+            seen = facts.software.tracked[one.path]
+            yield "gate-tracked", one.path, one.digest, (seen.digest if seen else "") or _NONE
 
 
 def _model(gpu: Gpu) -> str:

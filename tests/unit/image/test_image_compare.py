@@ -218,6 +218,17 @@ def test_a_file_that_criu_would_refuse(
     assert "--force-gate" not in finding.remedy
 
 
+def test_other_bytes_of_the_same_size_close_a_gate() -> None:
+    (finding,) = files(record(digest="aa"), record(digest="bb"))
+    assert (finding.id, finding.blocks) == ("gate-file-content", True)
+    assert "--force-gate gate-file-content" in finding.remedy
+    assert files(record(digest="aa"), record(digest="aa", mtime_ns=6)) == ()
+    assert files(record(digest="aa"), record()) == ()  # nobody could read it
+    assert files(record(), record(digest="bb")) == ()  # as older images are
+    (finding,) = files(record(digest="aa"), record(digest="bb", size=110))
+    assert finding.id == "gate-file-size"
+
+
 def test_the_remedy_for_a_file_that_grew_can_be_pasted() -> None:
     (finding,) = files(record(), record(size=110))
     assert "truncate -s 100 /data/x" in finding.remedy

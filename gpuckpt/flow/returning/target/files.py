@@ -5,6 +5,8 @@ from __future__ import annotations
 import stat
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from gpuckpt.flow.returning.target.fileplan import Act
 from gpuckpt.flow.returning.target.standing import State
 from gpuckpt.image.outside import FileRecord
@@ -12,7 +14,7 @@ from gpuckpt.model import Carriage
 from gpuckpt.tools.pidspace import own_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from gpuckpt.flow.returning.target.fileplan import FileStep
     from gpuckpt.flow.work.toolbox import Toolbox
@@ -55,7 +57,25 @@ def files(
             found[record.path] = record
             continue
         found[record.path] = None if now is None else _record(record, now)
-    return found
+    return found | _read(tools, manifest.outside.files, found)
+
+
+def _read(
+    tools: Toolbox, records: Iterable[FileRecord], found: Mapping[str, FileRecord | None]
+) -> dict[str, FileRecord | None]:
+    """Add the digests of files that are as large as they were, if one was taken at the dump."""
+    alike: dict[str, tuple[FileRecord, FileRecord]] = {}
+    for old in records:
+        now = found.get(old.path)
+        if old.digest and now is not None and now is not old and old.size in {None, now.size}:
+            alike[old.path] = old, now
+    told: dict[str, FileRecord | None] = {}
+    for sampled in (True, False):
+        paths = [path for path, (old, _) in alike.items() if old.sampled == sampled]
+        for path, digest in tools.software.digests(paths, full=not sampled).items():
+            if digest is not None:
+                told[path] = replace(alike[path][1], digest=digest.hex, sampled=digest.sampled)
+    return told
 
 
 def _as_recorded(step: FileStep) -> bool:
