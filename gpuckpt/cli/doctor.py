@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from gpuckpt.cli import units, values
@@ -12,6 +11,7 @@ from gpuckpt.cli.options import option
 from gpuckpt.cli.page import Check, Checks, Outcome, Page, Paragraph, Tone
 from gpuckpt.cli.suggest import images
 from gpuckpt.errors import HostUnfit
+from gpuckpt.location import Location
 
 if TYPE_CHECKING:
     from gpuckpt.flow.doctor import DoctorResult
@@ -25,13 +25,13 @@ Facts = Annotated[
     ),
 ]
 For = Annotated[
-    list[Path] | None,
+    list[Location] | None,
     option(
         "--for",
         metavar="IMAGE",
-        help="With --facts: also what is here of the files and packages that this image needs. "
-        "May be given several times.",
-        parser=values.path("--for"),
+        help="With --facts: also what is here of the files, software and users that this image "
+        "needs. May be given several times.",
+        parser=values.location("--for"),
         offer=images,
     ),
 ]
@@ -52,12 +52,12 @@ def doctor(app: Application, *, facts: Facts = False, for_: For = None) -> int:
     return app.show(outcome(examine(app.tools, app.reporter, app.interrupts)))
 
 
-def _facts(app: Application, images: list[Path]) -> int:
+def _facts(app: Application, images: list[Location]) -> int:
     """Print one JSON object; with --json in the envelope of all commands."""
     from gpuckpt.flow.returning.opening import examined
     from gpuckpt.flow.returning.target.savedhost import plain, take
 
-    document = plain(take(app.tools, [examined(one).manifest for one in images]))
+    document = plain(take(app.tools, [examined(one, app.tools.stores).manifest for one in images]))
     if app.settings.json:
         return app.show(Outcome(payload=document, page=Page("", Tone.NEUTRAL)))
     app.renderer.out.write(json.dumps(document) + "\n")
