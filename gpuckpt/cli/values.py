@@ -205,7 +205,9 @@ def folder(option: str) -> Callable[[str], Path]:
 def within(paths: Iterable[Path], option: str, pattern: str) -> Iterator[Path]:
     """Yield files as they are, and of folders what is in them by this pattern."""
     for one in paths:
-        found = sorted(one.glob(pattern)) if one.is_dir() else [one]
+        # Path.is_dir would raise where a folder above is closed to us
+        folder = os.path.isdir(one)  # noqa: PTH112
+        found = sorted(one.glob(pattern)) if folder else [one]
         if not found:
             raise refuse(
                 option, f"{one} holds no {pattern}", "Name a file of it, or another folder."

@@ -92,8 +92,11 @@ def of_one_link(address: str) -> bool:
 def of_host(trie: bytes, six: bytes) -> tuple[str, ...]:
     """Return by which addresses other hosts reach this one, from net/fib_trie and net/if_inet6.
 
-    Loopback is every host's own, and an address of one link means nothing elsewhere.
+    Loopback is every host's own, and an address of one link means nothing elsewhere. None at all
+    where the kernel has no such table: half of them would be worse.
     """
+    if not trie:
+        return ()
     found: list[str | bytes] = [*_leaves(text(trie))]
     found += [bytes.fromhex(line.split()[0]) for line in _lines(six)]
     every = set(map(ipaddress.ip_address, found))

@@ -41,6 +41,8 @@ def test_addresses_are_those_that_others_can_use(tmp_path: Path) -> None:
         "fe8000000000000000fc00fffe000001 04 40 20 80     eth0\n",
     )
     assert Host(tmp_path, tmp_path).facts().addresses == ("10.0.0.1", "192.0.2.9", "fd00::2")
+    (tmp_path / "net/fib_trie").unlink()
+    assert Host(tmp_path, tmp_path).facts().addresses == ()
 
 
 def test_room_is_asked_where_a_folder_will_be_made(tmp_path: Path) -> None:
