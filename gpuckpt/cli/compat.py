@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +17,7 @@ from gpuckpt.cli.suggest import images as offered
 from gpuckpt.location import Location
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from gpuckpt.cli.page import Block
     from gpuckpt.flow.compat import Candidate, Compat, Fit
@@ -62,9 +63,21 @@ def compat(
     """
     from gpuckpt.flow.compat import compat as judge
 
-    sources = tuple(values.within(host_facts or (), "--host-facts", "*.json"))
+    sources = tuple(_files(host_facts or ()))
     gates = frozenset(force_gate or ())
     return app.show(outcome(judge(lambda: app.tools, image, sources, gates)))
+
+
+def _files(given: Iterable[Path]) -> Iterator[Path]:
+    """Yield files as they are, and of folders what is in them."""
+    for one in given:
+        # Path.is_dir would raise where a folder above is closed to us
+        folder = os.path.isdir(one)  # noqa: PTH112
+        found = sorted(one.glob("*.json")) if folder else [one]
+        if not found:
+            hint = "Name a file of it, or another folder."
+            raise values.refuse("--host-facts", f"{one} holds no *.json", hint)
+        yield from found
 
 
 def outcome(found: Compat) -> Outcome:

@@ -17,7 +17,7 @@ from gpuckpt.errors import UsageError
 from gpuckpt.location import Url, is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from gpuckpt.location import Location
 
@@ -200,19 +200,6 @@ def folder(option: str) -> Callable[[str], Path]:
         return found
 
     return read
-
-
-def within(paths: Iterable[Path], option: str, pattern: str) -> Iterator[Path]:
-    """Yield files as they are, and of folders what is in them by this pattern."""
-    for one in paths:
-        # Path.is_dir would raise where a folder above is closed to us
-        folder = os.path.isdir(one)  # noqa: PTH112
-        found = sorted(one.glob(pattern)) if folder else [one]
-        if not found:
-            raise refuse(
-                option, f"{one} holds no {pattern}", "Name a file of it, or another folder."
-            )
-        yield from found
 
 
 def label(text: str) -> str:
