@@ -194,7 +194,7 @@ def outcome(result: RestoreResult, job_exit: int | None = None) -> Outcome:
     if result.kept is not None:
         rows.append(("receipt", str(result.kept)))
     changed = moved.table(result.identity)
-    rows += [("kept", f"{path} of before is {aside}") for path, aside in result.aside.items()]
+    rows += [("kept", f"{aside}, of {path}") for path, aside in result.aside.items()]
     warnings = (Findings(result.findings),) if result.findings else ()
     payload: dict[str, object] = {
         "image": result.image,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuckpt.errors import ImageDamaged
@@ -15,6 +15,7 @@ from gpuckpt.tools.criuimage import (
     ids,
     read_files,
     read_pstree,
+    relocated,
 )
 
 if TYPE_CHECKING:
@@ -61,3 +62,22 @@ def test_real_images_cut_short(name: str, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(raw) - 1))
     with suppress(ImageDamaged):
         READERS[name](raw[:at])
+
+
+@settings(deadline=None)
+@given(data=st.data())
+def test_paths_of_damaged_images_are_rewritten_or_refused(data: st.DataObject) -> None:
+    """What is read afterwards is what was read before, by other names."""
+    raw = bytearray((REAL / "files.img").read_bytes())
+    for _ in range(data.draw(st.integers(0, 3))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    below = data.draw(st.sampled_from(["", "/new", "/\udcff" * 99]))
+    with suppress(ImageDamaged):
+        before = read_files(bytes(raw))
+        after = read_files(
+            relocated(bytes(raw), lambda path: path if path.startswith("/proc/") else below + path)
+        )
+        assert {one.path for one in after.files} <= {
+            name for one in before.files for name in (one.path, below + one.path)
+        } | {below + "/"}
+        assert after.listeners == before.listeners

@@ -13,6 +13,7 @@ from gpuckpt.tools.criuimage import (
     ids,
     read_files,
     read_pstree,
+    relocated,
     rename_sockets,
 )
 from gpuckpt.tools.openfiles import Connection, FileRef, Listener, Remap
@@ -193,3 +194,23 @@ def test_sockets_get_other_names_of_the_same_length_and_nothing_moves() -> None:
     for raw in (b"", new[:-3], image(PSTREE)):
         with pytest.raises(ImageDamaged):
             rename_sockets(raw, lambda name: name)
+
+
+def test_files_and_sockets_lie_elsewhere_and_all_else_stays() -> None:
+    """Names get longer and shorter; what only looks like a path, in another field, is none."""
+
+    def files(folder: bytes) -> bytes:
+        regular = field(1, 4) + field(2, 0) + field(5, b"") + field(6, folder + b"/log\xff")
+        kept = field(1, 1) + field(2, 9) + field(3, regular + field(8, 300)) + field(99, b"/old/x")
+        return image(FILES, kept, unix(4, 1, 10, folder + b"/socket\0"), *UNIX)
+
+    for new in (b"/", b"/new/and/longer" * 20):
+        here = os.fsdecode(new)
+        moved = relocated(files(b"/old"), lambda path, here=here: path.replace("/old", here))  # type: ignore[misc]
+        assert moved == files(new)
+        assert len(read_files(moved).files) == len(read_files(files(b"/old")).files)
+    whole = real("files.img")
+    assert relocated(whole, lambda path: path) == whole
+    for raw in (b"", whole[:-3], image(PSTREE)):
+        with pytest.raises(ImageDamaged):
+            relocated(raw, lambda path: path)
