@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from gpuckpt.cli import describe, timeline, units, values
@@ -38,6 +39,17 @@ Label = Annotated[
     ),
 ]
 
+Track = Annotated[
+    list[Path] | None,
+    option(
+        "--track",
+        metavar="PATH",
+        help="A file or folder that a restore must find unchanged: a cache, an environment, data. "
+        "May be given several times.",
+        parser=values.path("--track", "the path of a file or folder"),
+    ),
+]
+
 
 def dump(
     app: Application,
@@ -46,6 +58,7 @@ def dump(
     output: Output = None,
     leave_running: LeaveRunning = False,
     label: Label = None,
+    track: Track = None,
     level: Level = None,
     lock_timeout: LockTimeout = 30.0,
     tcp: Tcp = "none",
@@ -69,6 +82,7 @@ def dump(
         output=output,
         leave_running=leave_running,
         labels=values.labels(label or ()),
+        track=tuple(dict.fromkeys(map(str, track or ()))),
         level=level,
         lock_timeout=lock_timeout,
         tcp=TcpPolicy(tcp),
@@ -112,6 +126,7 @@ def outcome(result: DumpResult) -> Outcome:
             "expected_pause": result.expected,
             "totals": manifest.totals,
             "labels": manifest.labels,
+            "tracked": manifest.tracked,
             "tcp": {
                 "policy": manifest.options.tcp,
                 "by_itself": manifest.options.tcp_by_itself,

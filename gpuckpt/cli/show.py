@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuckpt.cli import describe, gpus, timeline, units, values
+from gpuckpt.cli import describe, engine, gpus, timeline, units, values
 from gpuckpt.cli.context import Application
 from gpuckpt.cli.options import option
 from gpuckpt.cli.page import Fields, Next, Outcome, Page, Paragraph, Table, Timeline, Tone
@@ -165,6 +165,7 @@ def _needs(manifest: Manifest) -> Iterator[tuple[str, str]]:
     yield "host", f"{host.arch}, kernel {host.kernel}, libc {host.libc}, {host.cpu_model}"
     yield "criu", f"{manifest.criu} or newer"
     yield from _nvidia_needs(manifest)
+    yield from engine.rows(manifest)
     yield "room", f"{units.size(manifest.totals.pages)} of memory"
     yield "pids", " ".join(map(str, manifest.ids))
     for one in outside.listeners:

@@ -1,30 +1,50 @@
-"""gpuckpt verify: is every byte of an image what was written?"""
+"""gpuckpt verify: is every byte of an image what was written, and this host what it needs?"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from gpuckpt.cli import describe, units
 from gpuckpt.cli.context import Application
-from gpuckpt.cli.options import ImageFolder
-from gpuckpt.cli.page import Fields, Outcome, Page, Tone
+from gpuckpt.cli.options import ImageFolder, option
+from gpuckpt.cli.page import Fields, Findings, Outcome, Page, Tone
 from gpuckpt.errors import ImageDamaged
 
 if TYPE_CHECKING:
+    from gpuckpt.cli.page import Block
+    from gpuckpt.flow.unchanged import Unchanged
     from gpuckpt.flow.verify import VerifyResult
 
 
-def verify(app: Application, image: ImageFolder) -> int:
+Host = Annotated[
+    bool,
+    option(
+        "--host",
+        help="Compare this host, too: the job's files, software, model and tracked paths, driver "
+        "and GPUs.",
+    ),
+]
+
+
+def verify(app: Application, image: ImageFolder, *, host: Host = False) -> int:
     """Check every byte of an image against its digests.
 
-    Nothing is executed. Truncated, missing and surplus files are found too.
+    Nothing is executed. Truncated, missing and surplus files are found too. With --host it ends
+    with exit status 8 if this host is not as the image needs it.
     """
     from gpuckpt.flow.verify import verify as act
 
-    return app.show(outcome(act(image, app.reporter, app.interrupts)))
+    result = act(image, app.reporter, app.interrupts)
+    if not host:
+        return app.show(outcome(result))
+    from gpuckpt.flow.unchanged import unchanged
+
+    with app.reporter.step("host", "files, software, model, driver, GPUs"):
+        seen = unchanged(app.tools, result.manifest)
+    return app.show(outcome(result, seen))
 
 
-def outcome(result: VerifyResult) -> Outcome:
+def outcome(result: VerifyResult, host: Unchanged | None = None) -> Outcome:
     """Say that all is well, or name every damaged place."""
     if result.damage:
         places = units.count(len(result.damage), "damaged place")
@@ -40,6 +60,7 @@ def outcome(result: VerifyResult) -> Outcome:
         ("checked", f"{units.count(result.files, 'file')}, {units.size(result.bytes)} stored"),
         ("took", f"{units.seconds(result.seconds)}, {units.rate(result.bytes, result.seconds)}"),
     )
+    page = Page("intact: every byte is what was written", Tone.GOOD, (Fields(rows),))
     return Outcome(
         payload={
             "image": result.image,
@@ -48,6 +69,22 @@ def outcome(result: VerifyResult) -> Outcome:
             "bytes": result.bytes,
             "raw_bytes": result.raw,
             "seconds": result.seconds,
+            "host": host.hostname if host is not None else None,
+            "findings": host.findings if host is not None else (),
         },
-        page=Page("intact: every byte is what was written", Tone.GOOD, (Fields(rows),)),
+        page=page if host is None else _compared(page, host),
+        error=host.error if host is not None else None,
     )
+
+
+def _compared(page: Page, host: Unchanged) -> Page:
+    """Add to the page of an intact image how this host stands to it."""
+    blocks: list[Block] = [*page.blocks, Fields((("host", host.hostname),))]
+    if host.findings:
+        blocks.append(Findings(host.findings))
+    if host.error is None:
+        return Page(f"{page.title}; this host has what it needs", Tone.GOOD, tuple(blocks))
+    blocks.append(Fields((("error", f"{host.error.name}, exit {host.error.exit_code}"),)))
+    number = sum(one.blocks for one in host.findings)
+    verdict = f"intact, but this host does not match: {units.count(number, 'finding')}"
+    return Page(verdict, Tone.BAD, tuple(blocks))

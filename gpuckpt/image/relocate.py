@@ -74,6 +74,14 @@ class Relocation(Value, frozen=True):
             ),
             outside=self._outside(manifest.outside, carried),
             carried=carried,
+            engine=replace(
+                manifest.engine,
+                libraries=tuple(
+                    replace(one, path=self.path(one.path)) for one in manifest.engine.libraries
+                ),
+            ),
+            models=tuple(replace(one, path=self.path(one.path)) for one in manifest.models),
+            tracked=tuple(replace(one, path=self.path(one.path)) for one in manifest.tracked),
         )
 
     def _carried(self, one: CarriedFile) -> CarriedFile:
@@ -113,5 +121,7 @@ def _paths(manifest: Manifest) -> Iterator[str]:
     yield from (name for one in outside.remaps for name in (one.path, one.name))
     for one in manifest.carried:
         yield from (*one.names, *([one.link] if one.link else ()))
+    yield from (one.path for one in manifest.models)
+    yield from (one.path for one in manifest.tracked)
     for task in manifest.tree:
         yield from (task.exe, task.cwd)

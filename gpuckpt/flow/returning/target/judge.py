@@ -46,6 +46,15 @@ RULES: Final[tuple[Rule, ...]] = (
     *carried.RULES,
     *room.RULES,
 )
+# those about what does not pass by itself and belongs to the host: for verify --host
+LASTING: Final[tuple[Rule, ...]] = (
+    setting.needs,
+    setting.criu,
+    setting.gates,
+    *owners.RULES,
+    places.files,
+    *versions.RULES,
+)
 
 # What passes by itself, and for how long a restore waits for it, in seconds: zombies wait for an
 # init that polls, the kernel keeps closed connections in TIME_WAIT for 60 s, a dead process's GPU
@@ -55,9 +64,9 @@ POLL_SECONDS: Final = 0.2
 FORCE: Final = "--force-gate ID overrides one named gate."
 
 
-def judge(manifest: Manifest, facts: TargetFacts) -> list[Finding]:
+def judge(manifest: Manifest, facts: TargetFacts, rules: tuple[Rule, ...] = RULES) -> list[Finding]:
     """Return every finding, blockers first, otherwise in the order of the rules."""
-    found = [finding for rule in RULES for finding in rule(manifest, facts)]
+    found = [finding for rule in rules for finding in rule(manifest, facts)]
     return sorted(found, key=lambda one: not one.blocks)
 
 
