@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from gpuckpt.errors import HostMismatch
 from gpuckpt.flow.compat import Candidate, Compat, Fit
 from gpuckpt.flow.doctor import Check, DoctorResult
 from gpuckpt.flow.gc import GcResult, Removed
@@ -23,6 +24,7 @@ from gpuckpt.flow.sight.look import Sight
 from gpuckpt.flow.sight.plan import refusal
 from gpuckpt.flow.status import Member, StatusResult, Unfinished
 from gpuckpt.flow.trial import Trial
+from gpuckpt.flow.unchanged import Unchanged
 from gpuckpt.flow.verify import VerifyResult
 from gpuckpt.flow.work.history import Record
 from gpuckpt.flow.work.journal import Entry
@@ -318,6 +320,10 @@ def rehearse_result(*wrong: Finding, dumped: DumpResult | None = None) -> Rehear
     )
 
 
+WEIGHTS_GONE = Finding(
+    "gate-model", Severity.BLOCKER, "/hub/w", "/hub/w, weights of the job, is not here.", "Put it."
+)
+OTHER_HOST = Unchanged("node9", (WEIGHTS_GONE,), HostMismatch("no", findings=(WEIGHTS_GONE,)))
 REHEARSED_DUMP = rehearse_result(dumped=dump_result(running=True))
 
 

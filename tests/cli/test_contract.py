@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from gpuckpt import errors
 from gpuckpt.cli import failure
@@ -84,6 +85,7 @@ RESULTS = {
         "expected_pause",
         "totals",
         "labels",
+        "tracked",
         "quiesced",
         "tcp",
         "findings",
@@ -106,7 +108,7 @@ RESULTS = {
         "account",
         "kept",
     },
-    "verify": {"image", "image_id", "files", "bytes", "raw_bytes", "seconds"},
+    "verify": {"image", "image_id", "files", "bytes", "raw_bytes", "seconds", "host", "findings"},
     "compat": {"images", "hosts", "fits", "best", "homeless"},
     "show": {"path", "unknown_needs", "manifest", "receipts"},
     "jobs": {"jobs"},
@@ -343,6 +345,22 @@ def test_damage_found_by_verify_is_an_error(
     assert ran.code == 7
     assert ran.json["error"]["name"] == "image_damaged"
     assert ran.json["error"]["findings"][0]["object"] == "criu/pages-1.img.zst"
+
+
+def test_a_host_that_does_not_match_is_told_beside_the_intact_image(
+    gpuckpt: Callable[..., Ran], flows: Flows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuckpt.flow.unchanged.unchanged", flows.answer(samples.OTHER_HOST))
+    ran = gpuckpt("verify", "image", "--host", "--json")
+    assert (ran.code, ran.json["error"]["name"]) == (8, "host_mismatch")
+    assert ran.json["result"]["host"] == "node9"
+    assert [one["id"] for one in ran.json["result"]["findings"]] == ["gate-model"]
+    told = gpuckpt("verify", "image", "--host").out
+    assert "intact, but this host does not match: 1 finding" in told
+    same = replace(samples.OTHER_HOST, findings=(), error=None)
+    monkeypatch.setattr("gpuckpt.flow.unchanged.unchanged", flows.answer(same))
+    ran = gpuckpt("verify", "image", "--host")
+    assert (ran.code, "this host has what it needs" in ran.out) == (0, True)
 
 
 def test_wait_ends_with_the_jobs_own_status(gpuckpt: Callable[..., Ran], flows: Flows) -> None:

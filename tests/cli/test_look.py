@@ -9,16 +9,25 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
 from gpuckpt import errors
-from gpuckpt.cli import dump, failure, plain, plan, restore, show, terminal, units
+from gpuckpt.cli import dump, engine, failure, plain, plan, restore, show, terminal, units
 from gpuckpt.cli.live import Terminal
 from gpuckpt.cli.streams import Tolerant
 from gpuckpt.flow.request import Inside
 from gpuckpt.flow.show import ShowResult
+from gpuckpt.image.engine import (
+    DistributionRecord,
+    Engine,
+    LibraryRecord,
+    TrackedRecord,
+    WeightRecord,
+)
+from gpuckpt.image.outside import PythonRecord
 from gpuckpt.timing import Phase
 from tests.cli import samples
 
@@ -168,6 +177,54 @@ def test_hostile_names_are_made_visible(gpuckpt: Callable[..., Ran]) -> None:
 
 def test_bytes_that_are_no_utf8_are_shown_as_bytes() -> None:
     assert units.printable(os.fsdecode(b"/data/\xe9\xff")) == r"/data/\xe9\xff"
+
+
+def test_what_a_job_computes_with_takes_a_few_lines() -> None:
+    names = ("transformers", "numpy", "torch", *(f"nvidia-{number}" for number in range(8)))
+    weights = WeightRecord(
+        path="/hub/snapshots/c/a-1.safetensors", size=3 << 20, mtime_ns=0, digest="", sampled=True
+    )
+    snapshot = (weights, msgspec.structs.replace(weights, path="/hub/snapshots/c/a-2.safetensors"))
+    manifest = msgspec.structs.replace(
+        samples.MANIFEST,
+        outside=msgspec.structs.replace(
+            samples.MANIFEST.outside,
+            pythons=(
+                PythonRecord(
+                    prefix="/venv", packages=(), version="3.11.7", implementation="cpython"
+                ),
+            ),
+        ),
+        engine=Engine(
+            distributions=tuple(
+                DistributionRecord(name=name, version="1", folder="/s") for name in names
+            ),
+            libraries=(
+                LibraryRecord(name="nccl", version="2", path="/venv/libnccl.so.2"),
+                LibraryRecord(name="cudart", version="12.4.127", path="/l/libcudart.so.12.4.127"),
+            ),
+            whole=False,
+        ),
+        models=(
+            *(msgspec.structs.replace(o, model="org/name", commit="c" * 40) for o in snapshot),
+            msgspec.structs.replace(weights, path="/models/lone.gguf"),
+        ),
+        tracked=(TrackedRecord(path="/cache", kind="folder", digest="", entries=1, size=5),),
+    )
+    assert list(engine.rows(manifest)) == [
+        ("python", "cpython 3.11.7, /venv"),
+        (
+            "loaded",
+            (
+                f"torch 1, transformers 1, numpy 1, {', '.join(f'nvidia-{n} 1' for n in range(5))} "
+                "and 3 more, as installed"
+            ),
+        ),
+        ("libraries", "cudart 12.4.127"),
+        ("model", "org/name at cccccccccccc, 2 files, 6.0 MiB"),
+        ("model", "/models/lone.gguf, 3.0 MiB"),
+        ("tracked", "/cache, 1 entry, 5 B"),
+    ]
 
 
 def test_bars_lie_where_the_phase_was() -> None:

@@ -18,6 +18,7 @@ from gpuckpt.flow.request import DumpRequest, DumpResult
 from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.flow.work.journal import Journal
 from gpuckpt.image.store import Image
+from gpuckpt.tools.tracked import Walk
 from tests.fakes.host import ROOT_PID, FakeHost, Fault, process
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 def run(host: FakeHost, folder: Path) -> DumpResult:
     interrupts = Interrupts()
     host.interrupts = interrupts
-    request = DumpRequest(ROOT_PID, folder / "image", thp=True)
+    request = DumpRequest(ROOT_PID, folder / "image", thp=True, track=("/cache",))
+    host.trees["/cache"] = Walk("/cache", "folder", "digest", 1, 0)
     (folder / "state").mkdir(exist_ok=True)
     return dump(host.toolbox(folder / "state"), request, Silent(), interrupts)
 
