@@ -11,7 +11,7 @@ from gpuckpt.model import TcpPolicy
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuckpt.flow.request import DumpRequest, Proved
+    from gpuckpt.flow.request import DumpRequest, FileChoice, Proved
     from gpuckpt.image.manifest import Manifest, ProcessRecord
     from gpuckpt.timing import Receipt
 
@@ -37,10 +37,22 @@ def dump_options(request: DumpRequest) -> Iterator[str]:
     if request.ghost_limit != 1 << 30:
         whole, rest = divmod(request.ghost_limit, 1 << 20)
         yield from ("--ghost-limit", str(request.ghost_limit) if rest else f"{whole}M")
+    yield from _files(request.files)
     if request.quiesce:
         yield "--quiesce"
     for name in sorted(request.ignore):
         yield from ("--ignore", name)
+
+
+def _files(choice: FileChoice) -> Iterator[str]:
+    if choice.mode != "auto":
+        yield from ("--files", choice.mode)
+    for path in choice.include:
+        yield from ("--include", path)
+    for pattern in choice.exclude:
+        yield from ("--exclude", pattern)
+    if choice.full:
+        yield from ("--hash-files", "full")
 
 
 def proved(what: Proved) -> str:
@@ -78,6 +90,13 @@ def sizes(manifest: Manifest) -> str:
     text = f"{units.size(totals.raw)} raw -> {units.size(totals.stored)} stored"
     factor = units.ratio(totals.raw, totals.stored)
     return f"{text} (ratio {factor})" if factor else text
+
+
+def carried(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """Return how many files went along, if any did."""
+    if manifest.carried:
+        whole = units.size(sum(one.bytes for one in manifest.carried))
+        yield "files", f"{units.count(len(manifest.carried), 'file')} went along, {whole}"
 
 
 def pause(duration: float, *, running: bool) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from gpuckpt.cli import describe, timeline, units, values
+from gpuckpt.cli import carriage, describe, timeline, units, values
+from gpuckpt.cli.carriage import Exclude, Files, HashFiles, Include
 from gpuckpt.cli.context import Application
 from gpuckpt.cli.options import (
     FileLocks,
@@ -64,6 +65,10 @@ def dump(
     tcp: Tcp = "none",
     file_locks: FileLocks = False,
     ghost_limit: GhostLimit = 1 << 30,
+    files: Files = "auto",
+    include: Include = None,
+    exclude: Exclude = None,
+    hash_files: HashFiles = "sampled",
     quiesce: Quiesce = False,
     quiesce_timeout: QuiesceTimeout = 60.0,
     ignore: Ignore = None,
@@ -88,6 +93,7 @@ def dump(
         tcp=TcpPolicy(tcp),
         file_locks=file_locks,
         ghost_limit=ghost_limit,
+        files=carriage.choice(files, include, exclude, hash_files),
         ignore=frozenset(ignore or ()),
         thp=thp,
         quiesce=quiesce,
@@ -103,6 +109,7 @@ def outcome(result: DumpResult) -> Outcome:
         ("image", str(result.image)),
         ("job", describe.job(manifest)),
         ("size", describe.sizes(manifest)),
+        *describe.carried(manifest),
         ("pause", describe.pause(result.pause, running=result.running)),
     ]
     if told := timeline.forecast(result.expected, result.pause, result.receipt):

@@ -30,8 +30,12 @@ def option(
     parser: Callable[[str], Any] | None = None,
     panel: str | None = None,
     offer: Callable[[str], Any] | None = None,
+    twin: str = "",
 ) -> Any:  # noqa: ANN401 - typer's own annotation
-    """Return what typer has to know of an option, its twin in the environment included."""
+    """Return what typer has to know of an option, its twin in the environment included.
+
+    `twin` is of an option that means something else to another command.
+    """
     return typer.Option(
         name,
         *short,
@@ -39,7 +43,7 @@ def option(
         metavar=metavar,
         parser=None if parser is None else reader(parser),
         autocompletion=offer,
-        envvar=values.variable(name),
+        envvar=twin or values.variable(name),
         show_envvar=False,
         show_default=False,  # the help text says it in words: 30, not 30.0
         rich_help_panel=panel,
@@ -233,6 +237,7 @@ ChangedFiles = Annotated[
         help="The job's files that have changed since the dump: refuse, the default; keep today's; "
         "or replace them, today's are put aside.",
         parser=values.choice("--files", ("refuse", "keep", "replace")),
+        twin="GPUCKPT_CHANGED_FILES",
     ),
 ]
 MapPath = Annotated[

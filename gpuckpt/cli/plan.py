@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuckpt.cli import describe, gpus, preview, timeline, units, values
+from gpuckpt.cli import carriage, describe, preview, roster, timeline, units, values
+from gpuckpt.cli.carriage import Exclude, Files, HashFiles, Include
 from gpuckpt.cli.context import Application
 from gpuckpt.cli.options import (
     FileLocks,
@@ -27,16 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpuckpt.cli.page import Block
-    from gpuckpt.flow.outlook import Outlook, Row
+    from gpuckpt.flow.outlook import Outlook
     from gpuckpt.flow.request import DumpRequest
+    from gpuckpt.flow.sight.facts import DumpFacts
     from gpuckpt.flow.sight.forecast import Forecast
 
-_MOST_ROWS = 10  # eight ranks, their launcher, and one more
-_FEW = 2
 _WORTH_A_LINE = 0.02
-_ROLES = ("CUDA", "GPU files", "plain")
-_LONGEST_COMMAND = 40  # one line each at 80 columns
-_BESIDE_A_UUID = 29
 _MOST_ROOTS = 3
 
 
@@ -60,6 +57,10 @@ def plan(
     tcp: Tcp = "none",
     file_locks: FileLocks = False,
     ghost_limit: GhostLimit = 1 << 30,
+    files: Files = "auto",
+    include: Include = None,
+    exclude: Exclude = None,
+    hash_files: HashFiles = "sampled",
     quiesce: Quiesce = False,
     ignore: Ignore = None,
     gpu_map: GpuMap = None,
@@ -79,6 +80,7 @@ def plan(
         tcp=TcpPolicy(tcp),
         file_locks=file_locks,
         ghost_limit=ghost_limit,
+        files=carriage.choice(files, include, exclude, hash_files),
         ignore=frozenset(ignore or ()),
         quiesce=quiesce,
     )
@@ -111,12 +113,12 @@ def _of_image(app: Application, target: Location, gpu_map: str | None) -> int:
 def outcome(seen: Outlook) -> Outcome:
     """Lay out what a dump would meet; programs get every process, a page only some."""
     sight = seen.sight
-    blocks: list[Block] = [_table(seen.rows)]
+    blocks: list[Block] = [roster.table(seen.rows)]
     if sight.findings:
         blocks.append(Findings(sight.findings))
     if sight.kept:
         blocks.append(Fields((("tcp", sight.kept),)))
-    blocks.append(_forecast(seen.forecast, len(sight.facts.cuda_pids)))
+    blocks.append(_forecast(seen.forecast, sight.facts))
     if seen.thp:
         blocks.append(Fields((("faster", describe.THP),)))
     if seen.error is not None:
@@ -131,9 +133,10 @@ def outcome(seen: Outlook) -> Outcome:
             "output": sight.output,
             "criu": str(sight.criu),
             "tcp": {"policy": sight.options.tcp, "reason": sight.kept},
-            "processes": [_process(row) for row in seen.rows],
+            "processes": [roster.payload(row) for row in seen.rows],
             "findings": sight.findings,
             "forecast": _numbers(seen.forecast),
+            "files": carriage.payload(sight.facts.along),
             "thp_helps": seen.thp,
             "better_roots": sight.facts.better_roots,
             "next": following,
@@ -156,10 +159,12 @@ def _following(seen: Outlook) -> tuple[str, ...]:
     return tuple(_command("plan", pid, request) for pid in roots)
 
 
-def _forecast(known: Forecast, cuda: int) -> Table:
+def _forecast(known: Forecast, facts: DumpFacts) -> Table:
     """Return what it will take, a line each, with what each number rests on."""
+    cuda = len(facts.cuda_pids)
     rows = [
         ("image", units.size(known.raw.value), known.raw.basis),
+        *carriage.rows(facts.along, known.raw.value),
         ("stored", units.size(known.stored.value), known.stored.basis),
     ]
     if known.disk_free is not None:
@@ -217,72 +222,6 @@ def _verdict(seen: Outlook) -> str:
     warnings = len(seen.sight.findings)
     but = f", with {units.count(warnings, 'warning')}" if warnings else ""
     return f"process {seen.request.pid} can be dumped now{but}"
-
-
-def _table(rows: tuple[Row, ...]) -> Table:
-    """Return the processes, alike ones in one line; those on a GPU have the first right to one."""
-    alike: dict[tuple[object, ...], list[Row]] = {}
-    for row in rows:
-        alike.setdefault((row.role, row.indexes, row.process.command), []).append(row)
-    groups = [
-        part
-        for group in alike.values()
-        for part in ([group] if len(group) > _FEW else [[row] for row in group])
-    ]
-    on_gpu = sorted(groups, key=lambda group: _ROLES.index(group[0].role))
-    shown = sorted(on_gpu[:_MOST_ROWS], key=lambda group: rows.index(group[0]))
-    hidden = sum(len(group) for group in on_gpu[_MOST_ROWS:])
-    longest = _BESIDE_A_UUID if any(row.uses for row in rows) else _LONGEST_COMMAND
-    lines = [_line(group, longest) for group in shown]
-    if hidden:
-        lines.append(("", "", "", "", "", f"and {hidden} more: --json lists all"))
-    columns = ("PID", "ROLE", "GPU", "GPU BYTES", "RSS", "COMMAND")
-    return Table("", columns, tuple(lines), right=frozenset({0, 3, 4}))
-
-
-def _line(group: list[Row], longest: int) -> tuple[str, ...]:
-    """Return one process, or several alike with what they hold together."""
-    first = group[0]
-    held = sum(row.gpu_bytes for row in group)
-    command = first.process.command
-    if longest == _BESIDE_A_UUID and first.process.argv:  # the script matters more than the folder
-        command = command[first.process.argv[0].rfind("/") + 1 :]
-    if len(group) > 1:
-        command = f"{len(group)} x {command}"
-    if len(command) > longest:
-        command = command[: longest - 3] + "..."
-    return (
-        str(first.process.pid),
-        first.role,
-        _gpus(first),
-        units.size(held) if held else "",
-        units.size(sum(row.process.rss for row in group)),
-        command,
-    )
-
-
-def _gpus(row: Row) -> str:
-    """Return number and UUID of the GPU a process is on; of several only the numbers."""
-    numbers = ",".join("?" if index is None else str(index) for index in row.indexes)
-    return f"{numbers} {gpus.digits(row.uses[0].uuid)}" if len(row.uses) == 1 else numbers
-
-
-def _process(row: Row) -> dict[str, object]:
-    return {
-        "pid": row.process.pid,
-        "ppid": row.process.ppid,
-        "start_time": row.process.ref.start_time,
-        "uid": row.process.uid,
-        "role": row.role,
-        "gpus": [
-            {"uuid": use.uuid, "index": index, "bytes": use.bytes}
-            for use, index in zip(row.uses, row.indexes, strict=True)
-        ],
-        "visible": row.visible,
-        "rss": row.process.rss,
-        "threads": len(row.process.threads),
-        "command": row.process.argv or (f"[{row.process.comm}]",),
-    }
 
 
 def _command(verb: str, pid: int, request: DumpRequest, *more: str) -> str:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec.structs import replace
 
-from gpuckpt.cli import describe, units, values
+from gpuckpt.cli import carriage, describe, units, values
+from gpuckpt.cli.carriage import Exclude, Files, HashFiles, Include
 from gpuckpt.cli.context import Application
 from gpuckpt.cli.options import (
     FileLocks,
@@ -29,7 +30,7 @@ from gpuckpt.location import Location
 from gpuckpt.model import TcpPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from gpuckpt.cli.page import Block
     from gpuckpt.flow.request import CopiesProved, DumpResult, RehearseResult
@@ -82,6 +83,10 @@ def rehearse(
     tcp: Tcp = "none",
     file_locks: FileLocks = False,
     ghost_limit: GhostLimit = 1 << 30,
+    files: Files = "auto",
+    include: Include = None,
+    exclude: Exclude = None,
+    hash_files: HashFiles = "sampled",
     quiesce: Quiesce = False,
     quiesce_timeout: QuiesceTimeout = 60.0,
     ignore: Ignore = None,
@@ -97,16 +102,10 @@ def rehearse(
     from gpuckpt.flow.rehearse import rehearse as act
     from gpuckpt.flow.request import DumpRequest, RehearseRequest
 
-    for name, given, hint in (("--stay", stay, _TIME), ("--prove", prove, _TWICE)):
-        if given and dump:
-            raise UsageError(f"{name} and --dump do not go together", hint=hint)
-    for name, given in (("--keep", keep), ("--output", output is not None)):
-        # what the environment says holds for every command, and does no harm to this one
-        if given and not dump and not os.environ.get(values.variable(name)):
-            raise UsageError(
-                f"{name} is of no use without --dump",
-                hint="Without it no image is made; `gpuckpt plan PID -o IMAGE` measures the disk.",
-            )
+    if dump:
+        _refuse((("--stay", stay, _TIME), ("--prove", prove, _TWICE)))
+    else:
+        _tell_useless((("--keep", keep), ("--output", output is not None)))
     what = DumpRequest(
         pid=pid,
         output=output,
@@ -115,6 +114,7 @@ def rehearse(
         tcp=TcpPolicy(tcp),
         file_locks=file_locks,
         ghost_limit=ghost_limit,
+        files=carriage.choice(files, include, exclude, hash_files),
         ignore=frozenset(ignore or ()),
         thp=thp,
         quiesce=quiesce,
@@ -124,6 +124,26 @@ def rehearse(
     result = act(app.tools, request, app.reporter, app.interrupts)
     same = (*describe.dump_options(replace(what, output=None)), *(["--thp"] if thp else []))
     return app.show(outcome(result, same))
+
+
+def _refuse(given: Iterable[tuple[str, object, str]]) -> None:
+    """What a real dump cannot do as well."""
+    for name, value, hint in given:
+        if value:
+            raise UsageError(f"{name} and --dump do not go together", hint=hint)
+
+
+def _tell_useless(given: Iterable[tuple[str, bool]]) -> None:
+    """What makes sense with a real dump alone.
+
+    What the environment says holds for every command, and does no harm to this one.
+    """
+    for name, value in given:
+        if value and not os.environ.get(values.variable(name)):
+            raise UsageError(
+                f"{name} is of no use without --dump",
+                hint="Without it no image is made; `gpuckpt plan PID -o IMAGE` measures the disk.",
+            )
 
 
 def outcome(result: RehearseResult, same: tuple[str, ...] = ()) -> Outcome:

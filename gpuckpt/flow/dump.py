@@ -22,6 +22,7 @@ from gpuckpt.flow.taking.first import first_look
 from gpuckpt.flow.taking.hands import Taking
 from gpuckpt.flow.taking.keeping import Streaming, Told
 from gpuckpt.flow.taking.parting import part
+from gpuckpt.flow.taking.references import References
 from gpuckpt.flow.taking.software import Software
 from gpuckpt.flow.taking.staging import begin, remove
 from gpuckpt.flow.work import spans
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from gpuckpt.events import Reporter
     from gpuckpt.flow.sight.look import Sight
     from gpuckpt.flow.work.interrupts import Interrupts
+    from gpuckpt.flow.work.receipt import CountedStep
     from gpuckpt.flow.work.toolbox import Toolbox
 
 # how long the kernel, and parents that wait for their children, may take to clear the pids
@@ -87,6 +89,7 @@ class _Dump:
         self.findings = self.taking.findings
         self.software = Software(operation, request)
         self.told = Told(operation, self.taking, stays=bool(request.leave_running))
+        self.references = References(operation.tools, full=request.files.full)
 
     @property
     def sight(self) -> Sight:
@@ -95,8 +98,9 @@ class _Dump:
     def run(self) -> DumpResult:
         commit: Commit | None = None
         try:
-            with self.record.phase("inputs", "what the job computes with"):
+            with self.record.phase("inputs", "what stays where it is") as step:
                 self.software.look(self.sight)
+                self._read(step)
             self.taking.come_to_rest(self.request)
             self.told.expect()
             commit = self._stage()
@@ -112,11 +116,27 @@ class _Dump:
         self._finish(commit)
         return self._result(commit)
 
+    def _read(self, step: CountedStep) -> None:
+        """Read what stays outside while the job runs: none of that need lengthen its pause."""
+
+        def on_bytes(count: int) -> None:
+            step.advance(count)
+            self.interrupts.check()
+
+        self.references.read(self.sight.facts.along.kept, self.software.digests, on_bytes)
+
     def _stage(self) -> Commit:
         with self.record.phase("prepare", str(self.sight.output)):
             stage = begin(self.tools, self.taking, self.sight.output)
             self.taking.open()
-        return Commit(self.operation, self.request, self.taking, stage, self.software)
+        return Commit(
+            self.operation,
+            self.request,
+            self.taking,
+            stage,
+            software=self.software,
+            references=self.references,
+        )
 
     def _take_gpu(self) -> None:
         if not self.cuda.pids:

@@ -9,7 +9,7 @@ from gpuckpt.flow.returning.relocating import mapped
 from gpuckpt.flow.returning.target.facts import TargetFacts, gather
 from gpuckpt.flow.returning.target.judge import judge, refusal
 from gpuckpt.flow.returning.target.room import carried_bytes, memory_needed
-from gpuckpt.flow.sight.forecast import Return, returning
+from gpuckpt.flow.sight.homecoming import Return, returning
 from gpuckpt.flow.work import hugepages
 from gpuckpt.flow.work.history import History
 from gpuckpt.image.identity import changes

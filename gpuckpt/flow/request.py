@@ -20,6 +20,20 @@ if TYPE_CHECKING:
     from gpuckpt.timing import Receipt
 
 
+class FileChoice(Value, frozen=True):
+    """Which files an image carries, and how well it knows the others.
+
+    `mode` auto is what the job writes, none what a restore cannot do without, all everything it
+    uses. `include` are files and folders that are carried besides, `exclude` patterns of names that
+    are not, whatever else is said. `full`: of a large file all bytes are hashed.
+    """
+
+    mode: Literal["auto", "none", "all"] = "auto"
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    full: bool = False
+
+
 class DumpRequest(Value, frozen=True):
     """What to dump, and how.
 
@@ -28,7 +42,8 @@ class DumpRequest(Value, frozen=True):
     `ghost_limit` bytes of one deleted file; `quiesce` asks processes that cooperate to let go of
     what cannot be dumped, `quiesce_timeout` seconds for it; `ignore` names blockers that shall not
     stop it; `rehearsal` says that the job must go on in place, whatever becomes of the image; `thp`
-    sets transparent huge pages to always meanwhile; `track` are files and folders to be recorded.
+    sets transparent huge pages to always meanwhile; `track` are files and folders to be recorded,
+    `files` says which are carried.
     """
 
     pid: int
@@ -46,6 +61,7 @@ class DumpRequest(Value, frozen=True):
     quiesce: bool = False
     quiesce_timeout: float = 60.0
     track: tuple[str, ...] = ()
+    files: FileChoice = FileChoice()
 
 
 class DumpResult(Value, frozen=True):

@@ -152,8 +152,10 @@ class Packer:
 
         reserve(self._spool, ready)
 
-    def received(self) -> None:
+    def received(self, *, last: bool = True) -> None:
         """Wait until every stream was read to its end: all its bytes are ours, if not yet stored.
+
+        Unless it was the `last`, packers go on leaving cores to those who read.
 
         Raises:
             WriteFailed: one could not be read or written, or `abort` was called.
@@ -162,6 +164,8 @@ class Packer:
             while not self._error and self._reading:
                 self._changed.wait()
             self._raise_failure()
+        if not last:
+            return
         self._packers.release()
         if self._spool:
             self._buffers.shed()

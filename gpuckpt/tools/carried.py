@@ -9,75 +9,99 @@ import errno
 import os
 import re
 import stat
-from contextlib import suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from blake3 import blake3
 from msgspec.structs import replace
 
-from gpuckpt.model import CarriedFile
+from gpuckpt.model import Carriage, CarriedFile
 from gpuckpt.tools import sparse
 from gpuckpt.tools.descriptors import descriptors
-from gpuckpt.tools.mappings import behind, mappings
-from gpuckpt.tools.places import KEPT, mounts
+from gpuckpt.tools.mappings import mappings
 from gpuckpt.tools.putting import Putting
 from gpuckpt.tools.sparse import Reading
+from gpuckpt.tools.usedfiles import devices, is_program, listed, used
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
-SHM: Final = "/dev/shm/"  # noqa: S108 - the system's, not a temporary file of ours
+    from gpuckpt.tools.usedfiles import Listing, Opened, UsedFile
+
 _OURS: Final = re.compile(r"link_remap\.\d+")
+_NOTHING: Final[Mapping[str, Carriage]] = MappingProxyType({})
 
 
 class Carried(Putting):
     """The files of this host that images carry, at a dump and at a restore."""
 
-    def held(self, pids: Collection[int]) -> dict[str, bool]:
-        """Return the files in memory that processes have open or mapped shared, by their names.
+    def used(self, pids: Iterable[int], reach: Callable[[str], str] = str) -> tuple[UsedFile, ...]:
+        """Return the regular files that processes have open or mapped; see tools/usedfiles.py.
 
-        The value says whether they have it mapped, or it lies where shared memory is kept: then
-        a restore needs its very content.
+        `reach` gives the path by which this process finds a file that they know.
         """
-        memory = self._memory(pids)
-        found: dict[str, bool] = {}
-        for pid in pids:
-            process = f"{self.root}/{pid}"
-            for area in mappings(process):
-                if area.shared and not area.deleted and area.target.startswith("/"):
-                    file = behind(process, area)
-                    if file is not None and file.regular and file.device in memory:
-                        found[area.target] = True
-            for fd in descriptors(process):
-                if fd.kind == "file" and not fd.deleted and fd.device in memory:
-                    found.setdefault(fd.target, fd.target.startswith(SHM))
-        return found
+        folders = ((pid, f"{self.root}/{pid}") for pid in pids)
+        return used(self.root, ((pid, descriptors(at), mappings(at)) for pid, at in folders), reach)
+
+    def used_of(
+        self, tree: Iterable[Opened], reach: Callable[[str], str] = str
+    ) -> tuple[UsedFile, ...]:
+        """Return the same of processes whose descriptors and mappings are known already."""
+        return used(self.root, tree, reach)
+
+    def listed(self, path: str, most: int, leave: Iterable[str] = ()) -> Listing:
+        """Return the regular files at a path, or below it.
+
+        Raises:
+            OSError: there is nothing, or a folder cannot be read.
+        """
+        return listed(path, most, leave)
+
+    def is_program(self, path: str) -> bool:
+        """Whether a file is a program or a library."""
+        return is_program(path)
+
+    def readable(self, path: str) -> str:
+        """Return why a file cannot be read, "" if it can be: on some mounts root is nobody."""
+        try:
+            with Reading(path):
+                return ""
+        except OSError as why:
+            return why.strerror or str(why)
 
     def examine(
-        self, paths: Mapping[str, bool], links: Collection[str], pids: Iterable[int] = ()
+        self,
+        paths: Mapping[str, bool],
+        links: Collection[str],
+        pids: Iterable[int] = (),
+        work: Mapping[str, Carriage] = _NOTHING,
     ) -> tuple[CarriedFile, ...]:
         """Describe files, each once, however many names it has.
 
         `paths` are names the job, `pids`, knows and whether the very content is needed, `links` are
-        names that CRIU made. A name that is gone is left out, one that CRIU made must be there.
+        names that CRIU made, `work` has names of what is carried for other reasons: of those files
+        no other names are looked for. A name that is gone is left out, one that CRIU made must be
+        there.
 
         Raises:
             OSError: a file cannot be read.
         """
         found: dict[tuple[int, int], CarriedFile] = {}
         names = _Names()
-        for path, exact in [*((link, True) for link in links), *paths.items()]:
+        whys = {**dict.fromkeys((*links, *paths), Carriage.NEEDED), **work}
+        for path, why in whys.items():
             linked = path in links
+            exact = linked or paths.get(path, False)
             try:
-                one = _describe(path, names, linked=linked, exact=exact)
+                one = _describe(path, None if path in work else names, linked=linked, exact=exact)
             except FileNotFoundError:
                 if linked:
                     raise
                 continue
             if one is not None:
                 key = one.device, one.inode
-                found[key] = _merged(found[key], one) if key in found else one
-        memory = self._memory(pids)
+                found[key] = _merged(found[key], one) if key in found else replace(one, why=why)
+        memory, _ = devices(self.root, pids)
         return tuple(replace(one, memory=one.device in memory) for one in found.values())
 
     def copy(self, file: CarriedFile, into: int) -> str:
@@ -95,15 +119,6 @@ class Carried(Putting):
                 digest.update(piece)
                 sparse.write_all(into, piece)
         return digest.hexdigest()
-
-    def _memory(self, pids: Iterable[int]) -> set[int]:
-        """Return the devices of the file systems that lie in memory, here and for the processes."""
-        found: set[int] = set()
-        for who in ("self", *pids):
-            with suppress(OSError):  # a zombie has no mounts
-                known = mounts(f"{self.root}/{who}").values()
-                found |= {one.device for one in known if one.filesystem in KEPT}
-        return found
 
 
 class _Names:
@@ -131,13 +146,13 @@ def _is(path: str, seen: os.stat_result) -> bool:
         return False
 
 
-def _describe(path: str, names: _Names, *, linked: bool, exact: bool) -> CarriedFile | None:
+def _describe(path: str, names: _Names | None, *, linked: bool, exact: bool) -> CarriedFile | None:
     with Reading(path) as file:
         seen = os.fstat(file.fd)
         if not stat.S_ISREG(seen.st_mode):
             return None
         known = [] if linked else [path]
-        if seen.st_nlink > len(known):
+        if names is not None and seen.st_nlink > len(known):
             folder = os.path.dirname(path)  # noqa: PTH120 - paths may hold any bytes
             known += [name for name in names.of(folder, seen) if name != path]
         return CarriedFile(

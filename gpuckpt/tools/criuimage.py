@@ -11,6 +11,8 @@ import ipaddress
 import os
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from gpuckpt.errors import ImageDamaged
 from gpuckpt.tools.addresses import plain
 from gpuckpt.tools.openfiles import Connection, FileRef, Listener, OpenFiles, Remap
@@ -241,14 +243,17 @@ def _file(regular: Message) -> FileRef:
         mode=regular.optional(10),
         build_id=little_words(regular.numbers(11)).hex(),
         flags=regular.number(2),
+        position=regular.number(3),
     )
 
 
 def _stricter(before: FileRef | None, now: FileRef) -> FileRef:
     """Of two descriptors on one file keep the one that has more to be checked."""
-    if before is None or (before.size is None and now.size is not None):
+    if before is None:
         return now
-    return before
+    kept = now if before.size is None and now.size is not None else before
+    writers = [one.position for one in (before, now) if one.writes]
+    return replace(kept, position=max(writers)) if writers else kept
 
 
 def _listener(inet: Message) -> Listener | None:

@@ -10,13 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
+from gpuckpt.tools.digest import Digest, digest
 from gpuckpt.tools.locks import FileLock, on_file
 from gpuckpt.tools.silent import silent
 from gpuckpt.tools.surroundings import packages
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 # where linkers put notes; a build-id further back than this would be a strange file
 LARGEST_HEADERS = 1 << 20
@@ -38,6 +39,8 @@ class HostFile(Value, frozen=True):
     mode: int
     mtime_ns: int
     build_id: str
+    uid: int | None = None
+    gid: int | None = None
 
 
 class Remap(Value, frozen=True):
@@ -62,7 +65,16 @@ class Files:
         except OSError:
             return None
         identity = _build_id(path) if build_id and stat.S_ISREG(found.st_mode) else ""
-        return HostFile(path, found.st_size, found.st_mode, found.st_mtime_ns, identity)
+        told = found.st_size, found.st_mode, found.st_mtime_ns
+        return HostFile(path, *told, identity, found.st_uid, found.st_gid)
+
+    def digest(self, path: str, *, full: bool, on_bytes: Callable[[int], None]) -> Digest:
+        """Return the digest of a regular file; see tools/digest.py.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        return digest(path, full=full, on_bytes=on_bytes)
 
     def writable(self, folder: str) -> bool:
         """Whether names can be made in a folder: it is there, ours, not mounted read-only."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from gpuckpt.value import Value
@@ -14,6 +15,7 @@ class FileRef(Value, frozen=True):
     """One file a tree has open or mapped, as CRIU recorded it (files.img).
 
     `size` and `mode` are None where CRIU does not check them; `build_id` is hex, "" if none.
+    `position` is where its descriptor stands; of several that of who has written most.
     """
 
     path: str
@@ -21,6 +23,12 @@ class FileRef(Value, frozen=True):
     mode: int | None
     build_id: str
     flags: int = 0
+    position: int = 0
+
+    @property
+    def writes(self) -> bool:
+        """Whether it is open for writing."""
+        return self.flags & os.O_ACCMODE != os.O_RDONLY
 
 
 class Listener(Value, frozen=True):

@@ -19,6 +19,7 @@ from gpuckpt.flow.repair import RepairResult
 from gpuckpt.flow.request import DumpRequest, DumpResult, RehearseResult, RestoreResult
 from gpuckpt.flow.returning.target.saved import target_facts
 from gpuckpt.flow.show import ShowResult
+from gpuckpt.flow.sight.along import Along, Taken
 from gpuckpt.flow.sight.forecast import forecast
 from gpuckpt.flow.sight.look import Sight
 from gpuckpt.flow.sight.plan import refusal
@@ -40,6 +41,7 @@ from gpuckpt.image.manifest import (
 )
 from gpuckpt.image.outside import FileRecord, ListenerRecord, Outside
 from gpuckpt.model import (
+    Carriage,
     CudaState,
     Finding,
     Gpu,
@@ -52,6 +54,7 @@ from gpuckpt.model import (
 )
 from gpuckpt.timing import Event, Foreign, Interval, Phase, Receipt, Wait
 from gpuckpt.tools.criurun import CriuOptions
+from gpuckpt.tools.usedfiles import UsedFile
 from tests import gpu_samples, host_samples, plan_samples
 
 if TYPE_CHECKING:
@@ -232,7 +235,10 @@ def process(pid: int, ppid: int, **given: object) -> Process:
 
 def outlook(*findings: Finding, ranks: int = 1, workers: int = 0) -> Outlook:
     """Return what is seen of a job: a plain root, ranks on GPUs, workers that are all alike."""
-    known = plan_samples.cuda_facts()
+    log = UsedFile("/work/log", 1, 7, ("/work/log",), size=9000, bytes=8192, written=True)
+    libc = UsedFile("/lib/libc.so.6", 1, 8, ("/lib/libc.so.6",), size=1 << 21, bytes=1 << 21)
+    along = Along(taken=(Taken(log, Carriage.WRITTEN),), kept=(libc,))
+    known = plan_samples.cuda_facts(along=along)
     sight = Sight(known, IMAGE, Version("4.2.1"), CriuOptions(), findings)
     root = Row(known.tree.processes[0], "plain", (), ())
     on_gpu = (

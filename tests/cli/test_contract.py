@@ -70,6 +70,7 @@ RESULTS = {
         "processes",
         "findings",
         "forecast",
+        "files",
         "thp_helps",
         "better_roots",
         "next",

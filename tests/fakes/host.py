@@ -39,6 +39,7 @@ from gpuckpt.model import (
 from gpuckpt.tools.cooperation import LINK, Rank
 from gpuckpt.tools.descriptors import Descriptor
 from gpuckpt.tools.destination import Place
+from gpuckpt.tools.digest import Digest
 from gpuckpt.tools.files import HostFile, Remap
 from gpuckpt.tools.look import Look, Task
 from gpuckpt.tools.net import PortState
@@ -49,6 +50,7 @@ from gpuckpt.tools.sockets import InetSocket
 from gpuckpt.tools.software import Survey
 from gpuckpt.tools.surroundings import Surroundings
 from gpuckpt.tools.taskmemory import Mapping
+from gpuckpt.tools.usedfiles import Listing, UsedFile
 from tests.fakes import criuimages
 from tests.fakes.stores import FakeStores
 
@@ -58,15 +60,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuckpt.flow.work.interrupts import Interrupts
+    from gpuckpt.model import Carriage
     from gpuckpt.tools.addresses import Ends
     from gpuckpt.tools.criurun import DumpRun, RestoreRun
     from gpuckpt.tools.diag import Connection
-    from gpuckpt.tools.digest import Digest
     from gpuckpt.tools.distributions import Installed
     from gpuckpt.tools.locks import FileLock
     from gpuckpt.tools.pidspace import NewSpace
     from gpuckpt.tools.tracked import Walk
     from gpuckpt.tools.unixnames import SocketName
+    from gpuckpt.tools.usedfiles import Opened
 
 GIB = 1 << 30
 ROOT_PID = 4_000_000  # higher than the pid of any test run
@@ -141,6 +144,8 @@ class FakeHost:
 
     processes: dict[int, Process] = field(default_factory=dict)
     cuda: dict[int, CudaState] = field(default_factory=dict)
+    used: tuple[UsedFile, ...] = (UsedFile("/data/in", 1, 7, ("/data/in",), size=10, bytes=10),)
+    included: dict[str, tuple[UsedFile, ...]] = field(default_factory=dict)
     gpu_free: int = 100 * GIB
     memory_free: int = 2 * GIB  # what a dump keeps in memory beyond that is real
     gpus: tuple[str, ...] = ("GPU-0",)
@@ -821,6 +826,11 @@ class _Files:
         mode = 0o040755 if path in self.host.folders else 0o100644
         return None if path in self.host.missing else HostFile(path, 10, mode, 1, "")
 
+    def digest(self, path: str, *, full: bool, on_bytes: Callable[[int], None]) -> Digest:
+        del path
+        on_bytes(10)
+        return Digest("d" * 64, not full, 10, 1)
+
     def writable(self, folder: str) -> bool:
         return folder not in self.host.missing
 
@@ -875,16 +885,27 @@ class _Carried:
 
     host: FakeHost
 
-    def held(self, pids: Iterable[int]) -> dict[str, bool]:
-        del pids
-        return {}
+    def used(self, pids: Iterable[int], reach: Callable[[str], str] = str) -> tuple[UsedFile, ...]:
+        del pids, reach
+        return self.host.used
+
+    def used_of(
+        self, tree: Iterable[Opened], reach: Callable[[str], str] = str
+    ) -> tuple[UsedFile, ...]:
+        del tree, reach
+        return self.host.used
 
     def examine(
-        self, paths: Table[str, bool], links: Collection[str], pids: Iterable[int] = ()
+        self,
+        paths: Table[str, bool],
+        links: Collection[str],
+        pids: Iterable[int] = (),
+        work: Table[str, Carriage] = MappingProxyType({}),
     ) -> tuple[()]:
         del pids
         assert not paths
         assert not links
+        assert not work
         return ()
 
     def identity(self, path: str) -> Identity | None:
@@ -894,6 +915,18 @@ class _Carried:
             if there
             else None
         )
+
+    def is_program(self, path: str) -> bool:
+        return path.endswith(".so")
+
+    def readable(self, path: str) -> str:
+        return "Permission denied" if path in self.host.missing else ""
+
+    def listed(self, path: str, most: int, leave: Iterable[str] = ()) -> Listing:
+        del most, leave
+        if path in self.host.missing:
+            raise FileNotFoundError(2, "No such file", path)
+        return Listing(self.host.included.get(path, ()))
 
     def room(self, folder: str) -> int | None:
         del folder

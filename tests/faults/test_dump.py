@@ -62,8 +62,8 @@ def test_every_call_of_a_dump(calls: list[str], tmp_path: Path, kind: str, when:
     for number, name in enumerate(calls[: calls.index("criu.committed")], 1):
         if name in {"criu.commit", "criu.dump"} and when == "after":
             continue  # the image stands by then: the next tests
-        if name == "host.set_huge_pages" and kind == "error":
-            continue  # it goes on without: tests/flow/test_huge_pages.py
+        if name in {"host.set_huge_pages", "files.digest"} and kind == "error":
+            continue  # it goes on without: tests/flow/test_huge_pages.py, an input unread
         folder = tmp_path / f"{number}"
         folder.mkdir()
         host, before = FakeHost.with_job(), FakeHost.with_job()

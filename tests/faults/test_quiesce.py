@@ -95,6 +95,8 @@ def test_every_call_of_a_dump_at_rest(tmp_path: Path, kind: str, when: str) -> N
         name = calls[number - 1]
         if name in {"criu.commit", "criu.dump"} and when == "after":
             continue  # the image stands by then
+        if name == "files.digest" and kind == "error":
+            continue  # an input stays unread
         folder = tmp_path / str(number)
         host, before = job(), job()
         host.fault = Fault(number, kind, when)

@@ -11,7 +11,7 @@ from gpuckpt import __version__
 from gpuckpt.account import Account, Memory
 from gpuckpt.errors import GpuckptError
 from gpuckpt.flow.returning.compared import compared, new_place
-from gpuckpt.flow.sight.forecast import returning
+from gpuckpt.flow.sight.homecoming import returning
 from gpuckpt.flow.work import keeping, spans
 from gpuckpt.flow.work.history import History, record_of
 

@@ -29,6 +29,7 @@ JUDGED: Final = 20
 _ALIKE: Final = 4
 # phases that moved less say more about starting than about rates
 WORTH: Final = 64 << 20
+ASSUMED: Final = "assumed"
 
 
 class Estimate(Value, frozen=True):
@@ -127,3 +128,14 @@ def lately(records: Iterable[Record], operation: str) -> Lately:
 def _alike(record: Record, size: float, *, cuda: bool) -> bool:
     its = max(record.raw, record.gpu_bytes)
     return bool(record.cuda) == cuda and size / _ALIKE <= its <= size * _ALIKE
+
+
+def or_assumed(found: Estimate | None, assumed: float) -> Estimate:
+    """Return what was learned, or what is assumed without."""
+    return Estimate(assumed, ASSUMED) if found is None else found
+
+
+def moving(amount: float, found: Estimate | None, assumed: float) -> Estimate:
+    """Return the seconds that so many bytes take, at the rate that was learned or is assumed."""
+    rate, basis = (assumed, ASSUMED) if found is None else (found.value, found.basis)
+    return Estimate(amount / rate, f"{basis}, {rate / 1e9:.1f} GB/s")

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from msgspec import field
 
 from gpuckpt.flow.gpu.visible import visible
+from gpuckpt.flow.request import FileChoice
+from gpuckpt.flow.sight.along import Along, along, tried
 from gpuckpt.flow.sight.obstacles import cuda_states, destination, store
 from gpuckpt.flow.work.kin import Kin, kin, roots_below, starts_jobs
 from gpuckpt.location import Url
@@ -55,7 +57,8 @@ class DumpFacts(Value, frozen=True):
     `others` are processes outside the tree that use its GPUs, with what they hold there. `unit` is
     the systemd service that the tree's root is in, `kin` what else of a job stands around it.
     `unasked` are those that the driver could not be asked about. `owners` names its users and
-    groups, unless they are those of a container.
+    groups, unless they are those of a container. `along` are the files that go along in the image,
+    and those that stay.
     """
 
     tree: Tree
@@ -81,6 +84,7 @@ class DumpFacts(Value, frozen=True):
     criu: Version | None = None
     unasked: frozenset[int] = frozenset()
     owners: tuple[Owner, ...] = ()
+    along: Along = Along()
 
     @property
     def better_roots(self) -> tuple[int, ...]:
@@ -146,7 +150,7 @@ class DumpFacts(Value, frozen=True):
 
     @property
     def image_bytes(self) -> int:
-        """The raw size to expect: memory beside files, GPU memory, deleted files, and a little.
+        """The raw size to expect: memory beside files, GPU memory, files, and a little.
 
         Shared memory is counted once, as large as the process that has most of it, or as the files
         it lies in.
@@ -155,7 +159,7 @@ class DumpFacts(Value, frozen=True):
         shared = [task.shared_memory for task in self.look.tasks]
         memory -= sum(shared)
         memory += max(*shared, self.carried_bytes, 0)
-        raw = memory + self.gpu_bytes + self.needs.ghost_bytes
+        raw = memory + self.gpu_bytes + self.needs.ghost_bytes + self.along.bytes
         return raw + raw // 20
 
 
@@ -165,6 +169,8 @@ def gather(
     output: Location | None = None,
     obstacles: Iterable[Finding] = (),
     criu: Version | None = None,
+    *,
+    choice: FileChoice | None = None,
 ) -> DumpFacts:
     """Look at a tree, its host and its GPUs before a dump; nothing is changed anywhere.
 
@@ -174,6 +180,7 @@ def gather(
         output: the image to be made.
         obstacles: what is known already not to be visible.
         criu: the version of the CRIU that was found.
+        choice: which files shall go along; None asks for nothing but the usual.
     """
     seen = tools.proc.look(tree)
     # the driver is asked only about processes that may be looked into
@@ -213,6 +220,7 @@ def gather(
         criu=criu,
         unasked=frozenset(tree.pids).difference(asked) | _silent(tree, unseen),
         owners=_owners(tools, tree) if seen.space is None else (),
+        along=_along(tools, tree, seen, choice or FileChoice()),
     )
 
 
@@ -220,6 +228,13 @@ def _owners(tools: Toolbox, tree: Tree) -> tuple[Owner, ...]:
     processes = tree.processes
     found = tools.host.owners({one.uid for one in processes}, {one.gid for one in processes})
     return tuple(one for one in found if one.name)
+
+
+def _along(tools: Toolbox, tree: Tree, seen: Look, choice: FileChoice) -> Along:
+    """Sort the files of the tree by what has been seen of it."""
+    opened = [(one.process.pid, one.descriptors, one.mapped) for one in seen.tasks if one.readable]
+    used = tools.carried.used_of(opened, seen.space.reach if seen.space is not None else str)
+    return tried(tools, along(tools, used, tree, choice, space=seen.space), seen.space)
 
 
 def _answers(task: Task) -> bool:

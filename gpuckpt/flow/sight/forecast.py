@@ -1,4 +1,4 @@
-"""What a dump or a restore will take, before it is begun: every number with what it rests on.
+"""What a dump will take, before it is begun: every number with what it rests on.
 
 Pure: from the facts of a look, a measured write speed, and the records of earlier operations.
 """
@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import field
 
-from gpuckpt.flow.sight.experience import WORTH, Estimate, Experience, Lately, lately, phases
+from gpuckpt.flow.sight.experience import (
+    ASSUMED,
+    WORTH,
+    Estimate,
+    Experience,
+    Lately,
+    lately,
+    moving,
+    or_assumed,
+    phases,
+)
 from gpuckpt.flow.sight.spooling import Spool, spool
 from gpuckpt.flow.work.history import command
 from gpuckpt.location import Url, is_url
@@ -20,7 +30,6 @@ if TYPE_CHECKING:
 
     from gpuckpt.flow.sight.facts import DumpFacts
     from gpuckpt.flow.work.history import Record
-    from gpuckpt.image.manifest import Manifest
     from gpuckpt.location import Location
 
 # what one H200 host did (driver 580.159): GPU copies are bound by the first touch of host memory
@@ -30,9 +39,9 @@ STREAM_PER_CORE: Final = 0.4e9
 STREAM_MOST: Final = 3.1e9
 # what waits in memory goes into buffers that are new, every one of them
 SPOOL: Final = 2.0e9
+# one thread reads and hashes files
+FILES: Final = 0.7e9
 GPU_IN: Final = 3.7e9
-READ_MOST: Final = 1.6e9
-START: Final = 0.4  # seconds from CRIU's start to the first byte, and from the last to the job
 LOCK_ONE: Final = 0.1  # seconds
 # ranks that wait for each other are locked in rounds: 1 to 6 were seen
 LOCK_MANY: Final = 1.5
@@ -44,9 +53,6 @@ STORE: Final = 0.1e9
 ATTACH: Final = 0.4
 # CRIU starts, and has all threads held
 FREEZE: Final = 0.1
-# a restore's own look at image and host
-CHECKS: Final = 0.05
-ASSUMED: Final = "assumed"
 # a rehearsal in place locks and moves GPU bytes as a dump does, and writes nothing
 _LIKE_IT: Final = ("dump", "rehearse")
 _GIVING: Final = (*_LIKE_IT, "restore")
@@ -57,7 +63,7 @@ class Forecast(Value, frozen=True):
 
     `raw` and `stored` are the image's bytes, `memory` those of host memory while the GPU's are in
     it, with `memory_available` to be had. The pause is the sum of `lock`, `gpu_out`, `freeze`,
-    `stream` and `commit`, and of `gpu_in` if the job goes on afterwards; `attach` comes before it.
+    `stream`, `files` and `commit`, and of `gpu_in` if the job goes on; `attach` comes before it.
     `write_speed` is None if it was not measured, `spool` if the job does not go on; `lately` says
     how good such forecasts were.
     """
@@ -72,6 +78,7 @@ class Forecast(Value, frozen=True):
     gpu_out: Estimate
     freeze: Estimate
     stream: Estimate
+    files: Estimate
     commit: Estimate
     gpu_in: Estimate
     write_speed: float | None = None
@@ -94,6 +101,7 @@ class Forecast(Value, frozen=True):
             "gpu-out": self.gpu_out,
             "freeze": self.freeze,
             "stream": self.stream,
+            "files": self.files,
             "commit": self.commit,
             "gpu-in": self.gpu_in,
         }
@@ -109,12 +117,13 @@ def forecast(
     """Estimate what a dump of these facts takes; `write_speed` in bytes a second, if measured."""
     known = tuple(records)
     past = _experience(facts, known, _LIKE_IT)
-    raw = Estimate(facts.image_bytes, "resident memory, GPU bytes, deleted files, plus 5 %")
+    raw = Estimate(facts.image_bytes, "resident memory, GPU bytes, files, plus 5 %")
     stored = _stored(raw.value, past)
     kept = spool(facts) if leave_running else None
     # how fast bytes are taken is another matter on a disk than in a store
     there = _experience(facts, _to_like_place(facts, known), _LIKE_IT)
-    stream = _stream(facts, raw.value, there, kept)
+    stream = _stream(facts, raw.value - facts.along.bytes, there, kept)
+    files = _files(facts, there)
     need = facts.gpu_bytes + facts.gpu_bytes // 20
     whose = "GPU bytes plus 5 %" if facts.gpu_bytes_known else "at most: all in use on the GPUs"
     place = facts.place
@@ -126,13 +135,14 @@ def forecast(
         disk_free=facts.free_bytes,
         attach=_attach(facts, past),
         lock=_lock(facts, past),
-        freeze=_of(past.seconds("freeze"), FREEZE),
+        freeze=or_assumed(past.seconds("freeze"), FREEZE),
         gpu_out=_gpu_copy("gpu-out", facts, past, GPU_OUT),
         stream=stream,
+        files=files,
         commit=(
             Estimate(0.0, "the job runs by then")
             if leave_running
-            else _commit(stored.value, stream.value, write_speed, there, facts.output)
+            else _commit(stored.value, stream.value + files.value, write_speed, there, facts.output)
         ),
         gpu_in=(
             _gpu_copy("gpu-in", facts, _experience(facts, known, _GIVING), GPU_IN)
@@ -167,50 +177,6 @@ def _experience(
     return Experience(records, operations, line, size=facts.image_bytes, cuda=bool(facts.cuda_pids))
 
 
-class Return(Value, frozen=True):
-    """What a restore will take: `checks` of image and host, `criu` to read, `gpu_in` the driver.
-
-    `lately` says how good such forecasts were.
-    """
-
-    checks: Estimate
-    criu: Estimate
-    gpu_in: Estimate
-    lately: Lately = field(default_factory=Lately)
-
-    @property
-    def parts(self) -> dict[str, Estimate]:
-        """What the time is made of."""
-        return {"checks": self.checks, "criu": self.criu, "gpu-in": self.gpu_in}
-
-    @property
-    def seconds(self) -> float:
-        """How long it takes until the job runs again; the look afterwards is not counted."""
-        return sum(one.value for one in self.parts.values())
-
-
-def returning(manifest: Manifest, cores: int, records: Iterable[Record] = ()) -> Return:
-    """Estimate what the restore of an image takes on a host with so many cores."""
-    known = tuple(records)
-    root, raw = manifest.tree[0], manifest.totals.raw
-    line = command(root.argv, root.comm)
-    past = Experience(known, ("restore",), line, size=raw, cuda=bool(manifest.cuda))
-    held = sum(use.bytes for use in manifest.nvidia.uses) if manifest.nvidia else 0
-    learned = past.rate("criu")
-    reading = _moving(raw, learned, min(READ_MOST, STREAM_PER_CORE * cores))
-    if learned is None:
-        reading = Estimate(START + reading.value, reading.basis)
-    before = past.learn(lambda record: (one.started for one in phases("criu", record)))
-    return Return(
-        checks=_of(before, CHECKS),
-        criu=reading,
-        gpu_in=_moving(held, past.rate("gpu-in"), GPU_IN)
-        if held
-        else Estimate(0.0, "no GPU bytes"),
-        lately=lately(known, "restore"),
-    )
-
-
 def _stored(raw: float, past: Experience) -> Estimate:
     """The same command compresses as it did; others are a hint; else nothing is known."""
     found = past.learn(
@@ -241,27 +207,34 @@ def _lock(facts: DumpFacts, past: Experience) -> Estimate:
     """How long a job keeps the driver waiting is its own matter: others say nothing of it."""
     count = len(facts.cuda_pids)
     assumed = (LOCK_NONE, LOCK_ONE)[count] if count <= 1 else LOCK_MANY
-    return _of(past.seconds("lock", only_mine=True), assumed)
+    return or_assumed(past.seconds("lock", only_mine=True), assumed)
 
 
 def _gpu_copy(name: str, facts: DumpFacts, past: Experience, assumed: float) -> Estimate:
     if not facts.gpu_bytes:
         return Estimate(0.0, "no GPU bytes")
-    return _moving(facts.gpu_bytes, past.rate(name), assumed)
+    return moving(facts.gpu_bytes, past.rate(name), assumed)
 
 
 def _stream(facts: DumpFacts, raw: float, past: Experience, kept: Spool | None = None) -> Estimate:
     """What waits in memory is only read; for all that is more the job waits."""
     assumed = min(STREAM_MOST, STREAM_PER_CORE * facts.host.cpu_count)
-    whole = _moving(raw, past.streaming(parted=False), assumed)
+    whole = moving(raw, past.streaming(parted=False), assumed)
     if kept is None:
         return whole
-    read = _moving(raw, past.streaming(parted=True), SPOOL)
+    read = moving(raw, past.streaming(parted=True), SPOOL)
     share = kept.bytes / max(1, kept.needed)
     if share == 1:
         return read
     value = read.value * share + whole.value * (1 - share)
     return Estimate(value, f"{share:.0%} of it in memory; for the rest: {whole.basis}")
+
+
+def _files(facts: DumpFacts, past: Experience) -> Estimate:
+    """They are read one after the other when CRIU has read the memory."""
+    if not facts.along.bytes:
+        return Estimate(0.0, "no files")
+    return moving(facts.along.bytes, past.rate("files"), FILES)
 
 
 def _commit(
@@ -279,12 +252,3 @@ def _commit(
         left = max(0.0, stored / speed - stream)
         return Estimate(COMMIT + left, told)
     return past.seconds("commit") or Estimate(COMMIT, f"{ASSUMED}: the disk keeps up")
-
-
-def _of(found: Estimate | None, assumed: float) -> Estimate:
-    return Estimate(assumed, ASSUMED) if found is None else found
-
-
-def _moving(amount: float, found: Estimate | None, assumed: float) -> Estimate:
-    rate, basis = (assumed, ASSUMED) if found is None else (found.value, found.basis)
-    return Estimate(amount / rate, f"{basis}, {rate / 1e9:.1f} GB/s")

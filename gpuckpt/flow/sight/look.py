@@ -110,7 +110,7 @@ def look(
     here = (str(output.parent),) if image and isinstance(output, Path) else ()
     check_answers(tools, here, tree.pids)
     criu, missing = criu_version(tools)
-    facts = gather(tools, tree, output if image else None, missing, criu)
+    facts = gather(tools, tree, output if image else None, missing, criu, choice=request.files)
     return Sight(
         facts=facts,
         output=output,

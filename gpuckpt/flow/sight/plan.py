@@ -23,6 +23,7 @@ from gpuckpt.errors import (
     NotWritable,
 )
 from gpuckpt.flow.sight.rules import (
+    carrying,
     cooperation,
     deleted,
     driver,
@@ -64,6 +65,7 @@ RULES: Final[tuple[Rule, ...]] = (
     *kinds.RULES,
     *files.RULES,
     *deleted.RULES,
+    *carrying.RULES,
     *locks.RULES,
     *memory.RULES,
     *places.RULES,

@@ -1,4 +1,4 @@
-"""Taking files along: what lies in memory or has no name would be missing where the job returns.
+"""Taking files along: the job's own work, and what would be missing where the job returns.
 
 Done while the tree is frozen and CRIU has handed all its images over. The bytes of all files follow
 each other in one stored file beside CRIU's images.
@@ -13,36 +13,71 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from gpuckpt.errors import DumpFailed
+from gpuckpt.flow.sight.along import along
 from gpuckpt.image.names import CARRIED
+from gpuckpt.model import Carriage
+from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from gpuckpt.flow.request import FileChoice
+    from gpuckpt.flow.sight.along import Along
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.pack import Packer
-    from gpuckpt.model import CarriedFile
+    from gpuckpt.model import CarriedFile, Tree
     from gpuckpt.tools.openfiles import Remap
     from gpuckpt.tools.pidspace import Space
 
 
+class Found(Value, frozen=True):
+    """What goes along of a frozen tree, as it is, and all that `along` says of its files."""
+
+    files: tuple[CarriedFile, ...]
+    along: Along
+
+
 def find(
-    tools: Toolbox, pids: tuple[int, ...], remaps: Iterable[Remap], space: Space | None = None
-) -> tuple[CarriedFile, ...]:
+    tools: Toolbox,
+    tree: Tree,
+    remaps: Iterable[Remap],
+    choice: FileChoice,
+    *,
+    space: Space | None = None,
+    leave: Iterable[str] = (),
+) -> Found:
     """Return the files to be taken along; CRIU's own images say which names it has made.
 
     Of a job in a pid namespace they have the names by which they are found from here; `as_known`
-    gives them back those that the job knows.
+    gives them back those that the job knows. Nothing is taken of the paths in `leave`.
 
     Raises:
-        DumpFailed: one cannot be read.
+        DumpFailed: one cannot be read, or what was to be included is not there any more.
     """
     reach = space.reach if space is not None else str
     links = {reach(one.name) for one in remaps if one.linked}
     try:
-        held = {reach(path): exact for path, exact in tools.carried.held(pids).items()}
-        return tools.carried.examine(held, links, pids)
+        used = tools.carried.used(tree.pids, reach)
+        found = along(tools, used, tree, choice, space=space, leave=leave)
+        if found.missed:
+            lost = found.missed[0]
+            raise DumpFailed(f"{lost.path} cannot be included any more: {lost.why}")
+        needed, work = _sorted(found)
+        return Found(tools.carried.examine(needed, links, tree.pids, work), found)
     except OSError as why:
         raise _unreadable(why) from why
+
+
+def _sorted(found: Along) -> tuple[dict[str, bool], dict[str, Carriage]]:
+    """Return the names of what the job's memory needs and how exactly, and those of the rest."""
+    needed: dict[str, bool] = {}
+    work: dict[str, Carriage] = {}
+    for one in found.taken:
+        if one.why is Carriage.NEEDED:
+            needed |= dict.fromkeys(one.file.names, one.sharp)
+        else:
+            work |= dict.fromkeys(one.file.names, one.why)
+    return needed, work
 
 
 def named(files: tuple[CarriedFile, ...]) -> str:

@@ -10,6 +10,8 @@ from contextlib import nullcontext
 from threading import Thread
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from gpuckpt.errors import Bug, WriteFailed
 from gpuckpt.flow.sight.spooling import buffers
 from gpuckpt.flow.sight.tcp import still_inside
@@ -24,13 +26,13 @@ if TYPE_CHECKING:
     from gpuckpt.flow.request import DumpRequest
     from gpuckpt.flow.sight.spooling import Spool
     from gpuckpt.flow.taking.hands import Taking
+    from gpuckpt.flow.taking.references import References
     from gpuckpt.flow.taking.software import Software
     from gpuckpt.flow.taking.staging import AnyStage
     from gpuckpt.flow.work.operation import Operation
     from gpuckpt.flow.work.receipt import CountedStep, Stages
     from gpuckpt.flow.work.waiting import Tally
     from gpuckpt.image.manifest import FileEntry, Manifest
-    from gpuckpt.model import CarriedFile
     from gpuckpt.tools.openfiles import OpenFiles
 
 
@@ -38,7 +40,8 @@ class Commit:
     """What makes an image of a stage.
 
     `step` is the one that counts what comes in, `tally` says of it who waited for whom. `manifest`
-    is there once the image is; `tree` are those that were frozen for it.
+    is there once the image is; `tree` are those that were frozen for it. `references` know the
+    files that stay outside.
     """
 
     def __init__(
@@ -47,11 +50,14 @@ class Commit:
         request: DumpRequest,
         taking: Taking,
         stage: AnyStage,
+        *,
         software: Software,
+        references: References,
     ) -> None:
         """Nothing is committed yet."""
         self._software = software
         self.stage = stage
+        self.references = references
         self.step: CountedStep | Stages | None = None
         self.tally: Tally | None = None
         self.manifest: Manifest | None = None
@@ -115,27 +121,28 @@ class Commit:
     def decide(self) -> None:
         """Take all that is needed of the frozen tree; commit, unless the job goes on first."""
         packer = self.packer
-        packer.received()
+        packer.received(last=False)
         opened = records.opened(packer.kept)
         if self._taking.sight.kept:
             still_inside(opened.connections)
-        carried = self._carry(opened, packer)
+        found = self._carry(opened, packer)
+        packer.received()
         if self._request.leave_running:
             with self._record.phase("record", "what the manifest tells", stoppable=False):
-                known = self._known_of(packer, opened, carried)
+                known = self._known_of(packer, opened, found)
                 self._operation.interrupts.check()
-                carry.unlink(self._tools, carried)
+                carry.unlink(self._tools, found.files)
             self._known = known
             return
         with self._record.phase("commit", str(self._taking.sight.output), stoppable=False):
             self._taking.note("commit")
             with self._record.part("facts"):
-                self._known = self._known_of(packer, opened, carried)
+                self._known = self._known_of(packer, opened, found)
             with self._record.part("drain") as step:
                 self._files = packer.finish()
                 self._tally(step)
             self._operation.interrupts.check()
-            carry.unlink(self._tools, carried)
+            carry.unlink(self._tools, found.files)
             self._rename()
 
     def start_writing(self) -> None:
@@ -199,9 +206,7 @@ class Commit:
         self.manifest = manifest
         self._record.event(spans.COMMITTED)
 
-    def _known_of(
-        self, packer: Packer, opened: OpenFiles, carried: tuple[CarriedFile, ...]
-    ) -> Manifest:
+    def _known_of(self, packer: Packer, opened: OpenFiles, found: carry.Found) -> Manifest:
         """Write down what is to be known of the frozen tree; the files come later."""
         sight, taking = self._taking.sight, self._taking
         self.tree = taking.relist()
@@ -218,21 +223,29 @@ class Commit:
             labels=self._request.labels,
             images=packer.kept,
             opened=opened,
-            carried=carry.as_known(carried, sight.space),
+            carried=carry.as_known(found.files, sight.space),
+            along=found.along,
+            prints=self.references.of,
             quiesced=taking.quiesced,
             software=self._software.now(self.tree),
         )
         return records.manifest(self._tools, dumped)
 
-    def _carry(self, opened: OpenFiles, packer: Packer) -> tuple[CarriedFile, ...]:
-        """Take along the files that would be missing where the job comes back."""
-        pids, space = self._taking.relist().pids, self._taking.sight.space
-        found = carry.find(self._tools, pids, opened.remaps, space)
-        if not found:
-            return ()
-        size = sum(one.bytes for one in found)
-        with self._record.phase("files", carry.named(found), size) as self.step:
-            return carry.store(self._tools, found, packer)
+    def _carry(self, opened: OpenFiles, packer: Packer) -> carry.Found:
+        """Take along the job's own work, and what would be missing where the job comes back."""
+        found = carry.find(
+            self._tools,
+            self._taking.relist(),
+            opened.remaps,
+            self._request.files,
+            space=self._taking.sight.space,
+            leave=(str(self.stage.folder),),
+        )
+        if not found.files:
+            return found
+        size = sum(one.bytes for one in found.files)
+        with self._record.phase("files", carry.named(found.files), size) as self.step:
+            return replace(found, files=carry.store(self._tools, found.files, packer))
 
     def _tally(self, step: CountedStep) -> None:
         if self.tally is not None:

@@ -20,12 +20,12 @@ from gpuckpt.image.outside import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from gpuckpt.flow.taking.usage import Usage
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.outside import PythonRecord
     from gpuckpt.model import CarriedFile
     from gpuckpt.tools.look import Look
     from gpuckpt.tools.openfiles import FileRef, OpenFiles
-    from gpuckpt.tools.pidspace import Space
 
 
 def outside(
@@ -33,13 +33,15 @@ def outside(
     look: Look,
     opened: OpenFiles,
     carried: Iterable[CarriedFile],
+    *,
     pythons: tuple[PythonRecord, ...],
+    usage: Usage,
 ) -> Outside:
-    """List it: what CRIU recorded as `opened`, and what else is known of the tree."""
+    """List it: what CRIU recorded as `opened`, and what is known of its `usage`."""
     kept = [one for one in opened.files if not GPU_NODE.fullmatch(one.path)]
     paths = (*opened.sockets, *(one.path for one in carried))
     return Outside(
-        files=tuple(_file(tools, one, look.space) for one in kept),
+        files=tuple(_file(tools, one, usage) for one in kept),
         listeners=tuple(
             ListenerRecord(protocol=one.protocol, address=one.address, port=one.port, dual=one.dual)
             for one in opened.listeners
@@ -85,13 +87,21 @@ def _locks(look: Look) -> tuple[LockRecord, ...]:
     )
 
 
-def _file(tools: Toolbox, file: FileRef, space: Space | None) -> FileRecord:
-    now = tools.files.look(space.reach(file.path) if space else file.path, build_id=False)
+def _file(tools: Toolbox, file: FileRef, usage: Usage) -> FileRecord:
+    """Say what a file is; its digest was made beforehand, if it stays where it is."""
+    now = tools.files.look(usage.reach(file.path), build_id=False)
+    known = usage.of(file.path)
     return FileRecord(
         path=file.path,
         size=file.size,
         mode=file.mode,
-        build_id=file.build_id,
+        build_id=file.build_id or known.build_id,
         mtime_ns=now.mtime_ns if now else None,
         flags=file.flags,
+        uid=now.uid if now else None,
+        gid=now.gid if now else None,
+        position=file.position,
+        uses=usage.uses(file.path),
+        digest="" if file.build_id else known.digest,
+        sampled=known.sampled and not file.build_id,
     )

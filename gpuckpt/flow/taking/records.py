@@ -11,6 +11,7 @@ from msgspec import field, structs
 from gpuckpt import __version__
 from gpuckpt.errors import DumpFailed
 from gpuckpt.flow.taking.outside import outside
+from gpuckpt.flow.taking.usage import Usage
 from gpuckpt.image.manifest import (
     BindingRecord,
     DumpOptions,
@@ -31,9 +32,11 @@ from gpuckpt.tools.pidspace import own_memory
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from gpuckpt.flow.sight.along import Along
     from gpuckpt.flow.sight.look import Sight
+    from gpuckpt.flow.taking.references import Print
     from gpuckpt.flow.taking.software import Known
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.manifest import FileEntry
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
     from gpuckpt.tools.openfiles import OpenFiles
     from gpuckpt.tools.origin import Origin
     from gpuckpt.tools.surroundings import Surroundings
+    from gpuckpt.tools.usedfiles import UsedFile
 
 TREE: Final = "pstree.img"
 OPENED: Final = "files.img"
@@ -61,7 +65,8 @@ class Dumped(Value, frozen=True):
     `first` are the driver's states before the dump, `threads` the driver's own threads, `images`
     the CRIU images named by `wanted`, `opened` what they say of open files, `carried` the files
     taken along, `quiesced` the processes that stand at a step, `software` what the tree computes
-    with.
+    with. `along` are its files, those that go along and those that stay, and `prints` says what
+    tells one of these from others.
     """
 
     sight: Sight
@@ -76,6 +81,8 @@ class Dumped(Value, frozen=True):
     carried: tuple[CarriedFile, ...]
     quiesced: tuple[int, ...]
     software: Known
+    along: Along
+    prints: Callable[[UsedFile], Print]
     inside: Mapping[int, int] = field(default_factory=dict)
 
 
@@ -126,7 +133,8 @@ def manifest(tools: Toolbox, dumped: Dumped) -> Manifest:
             sight.facts.look,
             dumped.opened,
             dumped.carried,
-            dumped.software.pythons,
+            pythons=dumped.software.pythons,
+            usage=Usage(dumped.tree, around, dumped.along, dumped.prints, sight.space),
         ),
         labels=dict(dumped.labels),
         files=(),

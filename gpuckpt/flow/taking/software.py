@@ -22,13 +22,14 @@ from gpuckpt.image.outside import PythonRecord
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from gpuckpt.flow.request import DumpRequest
     from gpuckpt.flow.sight.look import Sight
     from gpuckpt.flow.work.operation import Operation
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.model import Tree
+    from gpuckpt.tools.digest import Digest
     from gpuckpt.tools.software import Survey
     from gpuckpt.tools.tracked import Walk
 
@@ -49,7 +50,7 @@ class Software:
         """Look at nothing yet."""
         self._tools = operation.tools
         self._operation = operation
-        self._full = False
+        self._full = request.files.full
         self._track = request.track
         self._before: Survey | None = None
 
@@ -74,6 +75,11 @@ class Software:
                     ) from why
                 if found is None:
                     raise UsageError(f"{path}, which is to be tracked, is not there")
+
+    @property
+    def digests(self) -> Mapping[str, Digest]:
+        """The digests that the long look has made, by path."""
+        return self._before.digests if self._before is not None else {}
 
     def now(self, tree: Tree) -> Known:
         """Look once more, at the frozen tree; what has not changed is not read again.

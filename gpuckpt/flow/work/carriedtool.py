@@ -5,21 +5,40 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from gpuckpt.model import CarriedFile
+    from gpuckpt.model import Carriage, CarriedFile
     from gpuckpt.tools.cutting import Cut
     from gpuckpt.tools.putting import Identity, User
+    from gpuckpt.tools.usedfiles import Listing, Opened, UsedFile
 
 
 class CarriedTool(Protocol):
     """Files in memory, or without the name the job knows; tools.carried and tools.putting."""
 
-    def held(self, pids: Collection[int]) -> dict[str, bool]:
-        """Return the files in memory that processes have: path to whether its bytes matter."""
+    def used(self, pids: Iterable[int], reach: Callable[[str], str] = ...) -> tuple[UsedFile, ...]:
+        """Return the regular files that processes have open or mapped, found by `reach`."""
+
+    def used_of(
+        self, tree: Iterable[Opened], reach: Callable[[str], str] = ...
+    ) -> tuple[UsedFile, ...]:
+        """Return the same of processes whose descriptors and mappings are known already."""
+
+    def listed(self, path: str, most: int, leave: Iterable[str] = ...) -> Listing:
+        """Return the regular files at a path or below it; OSError if it cannot be read."""
+
+    def is_program(self, path: str) -> bool:
+        """Whether a file is a program or a library."""
+
+    def readable(self, path: str) -> str:
+        """Return why a file cannot be read, "" if it can be."""
 
     def examine(
-        self, paths: Mapping[str, bool], links: Collection[str], pids: Iterable[int] = ...
+        self,
+        paths: Mapping[str, bool],
+        links: Collection[str],
+        pids: Iterable[int] = ...,
+        work: Mapping[str, Carriage] = ...,
     ) -> tuple[CarriedFile, ...]:
         """Describe each of these files of the processes once; OSError if one cannot be read."""
 

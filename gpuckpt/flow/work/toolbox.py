@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from pathlib import Path
 
     from gpuckpt.flow.work.carriedtool import CarriedTool
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gpuckpt.tools.criurun import DumpRun, RestoreRun
     from gpuckpt.tools.destination import Place
     from gpuckpt.tools.diag import Connection
+    from gpuckpt.tools.digest import Digest
     from gpuckpt.tools.files import HostFile, Remap
     from gpuckpt.tools.locks import FileLock
     from gpuckpt.tools.net import PortState
@@ -135,6 +136,9 @@ class FilesTool(Protocol):
 
     def look(self, path: str, *, build_id: bool) -> HostFile | None:
         """Return what is at `path`, None if nothing can be reached there."""
+
+    def digest(self, path: str, *, full: bool, on_bytes: Callable[[int], None]) -> Digest:
+        """Return the digest of a regular file, of samples or `full`; OSError if unreadable."""
 
     def writable(self, folder: str) -> bool:
         """Whether names can be made in a folder."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuckpt.cli.main import main
-from gpuckpt.image.sink import Sink
+from gpuckpt.image.sink import FileSink
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,10 +20,10 @@ LARGE = 256 << 10
 PATIENCE = 120.0
 
 go = Path(sys.argv.pop(1)) / "go"
-take = Sink.append
+take = FileSink.append
 
 
-def held(sink: Sink, parts: Sequence[bytes | memoryview]) -> object:
+def held(sink: FileSink, parts: Sequence[bytes | memoryview]) -> object:
     """Take what is small; wait before anything else."""
     ends = time.monotonic() + PATIENCE
     while sum(map(len, parts)) >= LARGE and not go.exists():
@@ -33,5 +33,5 @@ def held(sink: Sink, parts: Sequence[bytes | memoryview]) -> object:
     return take(sink, parts)
 
 
-Sink.append = held  # type: ignore[method-assign,assignment]
+FileSink.append = held  # type: ignore[method-assign,assignment]
 main()

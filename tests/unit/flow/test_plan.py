@@ -386,13 +386,22 @@ class _Tools:
     def __init__(self) -> None:
         self.known = cuda_facts()
         self.asked: list[Any] = []
-        self.proc = self.host = self.nvidia = self.cuda = self
+        self.proc = self.host = self.nvidia = self.cuda = self.carried = self
         self.state_dir = Path("/")
         self.told = {110: CudaState.RUNNING, 100: CudaState.RUNNING}
 
     def look(self, tree: Any) -> Any:
         self.asked.append(("look", tree.pids))
         return self.known.look
+
+    def used_of(self, tree: Any, reach: Any) -> Any:
+        del reach
+        self.asked.append(("used", tuple(pid for pid, *_ in tree)))
+        return ()
+
+    def owners(self, users: Any, groups: Any) -> Any:
+        del users, groups
+        return ()
 
     def cuda_candidates(self, pids: Any) -> Any:
         return [pid for pid in pids if pid in self.told]
@@ -450,6 +459,7 @@ def test_facts_are_gathered_from_every_tool(tmp_path: Path) -> None:
         ("memory", 100),
         ("memory", 110),
         ("unit", 100),
+        ("used", (100, 110)),
     ]
     assert (found.taken, found.state_writable, found.obstacles) == (False, True, ())
     # the driver would wait for ever for a thread that does not run

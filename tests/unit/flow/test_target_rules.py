@@ -15,7 +15,7 @@ from gpuckpt.flow.returning.target.judge import judge, refusal
 from gpuckpt.flow.returning.target.ports import SeenPort
 from gpuckpt.flow.returning.target.software import Software, Tracked, Weight
 from gpuckpt.flow.sight.experience import Lately
-from gpuckpt.flow.sight.forecast import returning
+from gpuckpt.flow.sight.homecoming import returning
 from gpuckpt.flow.work.history import Record
 from gpuckpt.flow.work.journal import Entry
 from gpuckpt.image import manifest as m

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 import tempfile
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
+from gpuckpt.model import Carriage
 from gpuckpt.tools.carried import Carried
 from gpuckpt.tools.putting import User
 from gpuckpt.tools.sparse import SMALLEST_HOLE, beyond
@@ -106,26 +108,68 @@ def test_all_names_of_a_file(carried: Carried, shm: Path) -> None:
 
 def test_what_a_process_holds(carried: Carried, shm: Path, tmp_path: Path) -> None:
     paths = [shm / name for name in ("mapped", "open", "private", "gone")]
-    for path in (*paths, tmp_path / "disk"):
+    log, given = tmp_path / "log", tmp_path / "input"
+    for path in (*paths, log, given):
         path.write_bytes(b"x" * 4096)
+    os.link(log, tmp_path / "other name")
     with paths[0].open("r+b") as shared, paths[2].open("rb") as private:
         area = mmap.mmap(shared.fileno(), 4096)
         other = mmap.mmap(private.fileno(), 4096, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
+    with given.open("r+b") as file:  # what may be written to may be written to later
+        ready = mmap.mmap(file.fileno(), 4096, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
     seen = paths[2].stat()
-    with closing(area), closing(other), paths[1].open() as opened, paths[3].open():
+    with closing(area), closing(other), closing(ready), paths[1].open() as opened, paths[3].open():
         paths[3].unlink()
-        found = carried.held([os.getpid()])
-        mine = {
-            Path(path).name: exact for path, exact in found.items() if path.startswith(str(shm))
-        }
-        assert mine["mapped"]
-        assert mine["open"]
-        assert "gone" not in mine
-        assert str(tmp_path / "disk") not in found
+        with log.open("ab"), (tmp_path / "other name").open(), Path("/proc/self/status").open():
+            found = {one.path: one for one in carried.used([os.getpid()])}
+        assert "/proc/self/status" not in {path.replace(str(os.getpid()), "self") for path in found}
         inodes = {(seen.st_dev, seen.st_ino), (os.fstat(opened.fileno()).st_dev, 0)}
         assert carried.users(inodes) == {
             (seen.st_dev, seen.st_ino): User(os.getpid(), writes=False)
         }
+    assert str(paths[3]) not in found
+    used = [found[str(path)] for path in (*paths[:3], log, given)]
+    assert [one.memory for one in used] == [True, True, True, False, False]
+    assert [one.shared for one in used] == [True, False, False, False, True]
+    assert [one.written for one in used] == [True, False, False, True, True]
+    assert [(one.size, one.names[0]) for one in used] == [
+        (4096, str(path)) for path in (*paths[:3], log, given)
+    ]
+    assert used[3].names == (str(log), str(tmp_path / "other name"))
+    assert carried.is_program(sys.executable)
+    assert not carried.is_program(str(log))
+
+
+def test_what_a_folder_holds(carried: Carried, tmp_path: Path) -> None:
+    for name in ("a/b/file", "a/c/left out", "a/z"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"bytes")
+    (tmp_path / "a/link").symlink_to("z")
+    os.mkfifo(tmp_path / "a/fifo")
+    (tmp_path / "way").symlink_to("a")
+    found = carried.listed(str(tmp_path / "way"), 9, [str(tmp_path / "a/c")])
+    names = [str(tmp_path / name) for name in ("a/b/file", "a/z")]
+    assert [one.path for one in found.files] == [name for (name,) in (x.names for x in found.files)]
+    assert ([one.path for one in found.files], found.others, found.whole) == (names, 2, True)
+    assert not carried.listed(str(tmp_path), 1).whole
+    assert carried.listed(names[1], 1).files[0].bytes == 5
+    with pytest.raises(FileNotFoundError):
+        carried.listed(str(tmp_path / "nowhere"), 1)
+
+
+def test_work_is_known_by_the_names_it_is_used_by(carried: Carried, tmp_path: Path) -> None:
+    for name in ("log", "shared"):
+        (tmp_path / name).write_bytes(b"bytes")
+    os.link(tmp_path / "log", tmp_path / "nobody's")
+    os.link(tmp_path / "log", tmp_path / "second")
+    log, second, shared = (str(tmp_path / name) for name in ("log", "second", "shared"))
+    work = {log: Carriage.WRITTEN, second: Carriage.INCLUDED}
+    found = carried.examine({shared: True}, (), (), work)
+    assert [one.names for one in found] == [(shared,), (log, second)]
+    assert [one.why for one in found] == [Carriage.NEEDED, Carriage.WRITTEN]
+    assert [one.exact for one in found] == [True, False]
+    assert carried.readable(log) == ""
+    assert carried.readable(str(tmp_path / "gone")) == "No such file or directory"
 
 
 def test_what_lies_beyond() -> None:

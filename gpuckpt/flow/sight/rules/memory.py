@@ -106,6 +106,7 @@ def memory_files(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
     """Of files in memory those go along that are open or shared; programs and libraries do not."""
     found = [one for one in facts.look.odd_files if one.filesystem in _IN_MEMORY]
     carried = {one.path for one in found if one.carried is not None}
+    carried |= {one.file.path for one in facts.along.taken}
     found = [one for one in found if not one.problem and one.path not in carried]
     if found:
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from gpuckpt.model import Finding
 
 
+# a part of an image smaller than this one is not what makes it too large
+_WORTH_A_WORD: Final = 8
+
+
 def memory_host(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
     """A checkpoint moves the GPU's bytes into the job's own memory; the kernel kills what is over.
 
@@ -48,9 +52,24 @@ def space(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
     yield finding(
         "space",
         f"{size(free)} free",
-        f"The image needs up to {size(need)} before compression.",
-        "Free some space, or write the image elsewhere (-o).",
+        f"The image needs up to {size(need)} before compression{_files(facts)}.",
+        f"Free some space, or write the image elsewhere (-o){_less(facts)}.",
     )
+
+
+def _files(facts: DumpFacts) -> str:
+    """Say how much of an image is the job's files, if that is worth a word."""
+    if facts.along.bytes < facts.image_bytes // _WORTH_A_WORD:
+        return ""
+    return f", {size(facts.along.bytes)} of it files"
+
+
+def _less(facts: DumpFacts) -> str:
+    """Name the file that takes most, if files take much."""
+    largest = facts.along.largest
+    if not _files(facts) or largest is None:
+        return ""
+    return f"; or leave out files that can be made anew: --exclude {largest.path}"
 
 
 def memory_image(facts: DumpFacts, _: DumpChoices) -> Iterator[Finding]:
