@@ -82,9 +82,10 @@ class Memory(Value, frozen=True):
 class Account(Value, frozen=True):
     """All of it. `place` is None if the host was not looked at.
 
-    `error` says why it failed. `gpu_map` has UUIDs, old to new. `memory` is None without --prove.
-    `probe` is the user's command, `settle` the seconds that were asked for, `progress` what was
-    seen: ran, idle or "". `forced` are the gates that --force-gate named.
+    `error` says why it failed. `gpu_map` has UUIDs, `path_map` paths, old to new. `aside` are files
+    whose later bytes, or all of today's, were put aside, and where to. `memory` is None without
+    --prove. `probe` is the user's command, `settle` the seconds that were asked for, `progress`
+    what was seen: ran, idle or "". `forced` are the gates that --force-gate named.
     """
 
     gpuckpt: str = ""
@@ -93,6 +94,8 @@ class Account(Value, frozen=True):
     forced: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
     gpu_map: dict[str, str] = field(default_factory=dict)
+    path_map: dict[str, str] = field(default_factory=dict)
+    aside: dict[str, str] = field(default_factory=dict)
     pids: tuple[int, ...] = ()
     memory: Memory | None = None
     probe: str = ""

@@ -216,6 +216,7 @@ def test_an_attempt_that_is_left_out_is_found(
     [
         (("attempts", 1, "outcome"), "restore_failed", "statement"),
         (("attempts", 2, "outcome"), "done", "statement"),
+        (("attempts", 1, "path_map"), {"/old": "/new"}, "statement"),
         (("attempts", 1, "planned"), False, "coverage"),
         (("attempts", 1, "after", "hostname"), "elsewhere", "statement"),
         (("attempts", 1, "timing", "intervals", 0, "end"), "released", "timing"),

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 NAMESPACES = ("--mount", "--pid", "--net", "--uts", "--ipc")
 UPPER = "/upper"  # where a host sees its own upper layer
-STATE = "var/lib/gpuckpt"
 # as pid 1 a shell waits for whoever loses his parent; the last line says that all is in place
 SETUP = """
 set -e
@@ -38,6 +37,7 @@ mount --bind "$1/upper" upper
 mount --rbind /dev dev
 mount --rbind /sys sys
 mount -t tmpfs shm dev/shm
+mount -t tmpfs -o mode=700 state var/lib/gpuckpt
 mount -t proc proc proc
 echo "$2" >proc/sys/kernel/hostname
 pivot_root . .old
@@ -126,15 +126,13 @@ class Host:
         wait_for(f"process {pid} of {self.name} is gone", lambda: not self.alive(pid))
 
     def listing(self) -> dict[str, tuple[object, ...]]:
-        """Return everything that was ever changed on this host but gpuckpt's own records."""
+        """Return everything that was ever changed on this host; gpuckpt's records lie elsewhere."""
         top = self.path(UPPER)
         found: dict[str, tuple[object, ...]] = {}
         for folder, folders, files in os.walk(top):
             for name in (*folders, *files):
                 path = Path(folder) / name
-                relative = str(path.relative_to(top))
-                if not relative.startswith(STATE):
-                    found[relative] = _seen(path)
+                found[str(path.relative_to(top))] = _seen(path)
             folders[:] = [one for one in folders if not (Path(folder) / one).is_symlink()]
         return found
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.root.harness import JOBS, lines_of, wait_for
+from tests.root.harness import JOBS, PATIENCE, lines_of, wait_for
 from tests.root.hosts import Host, carry, remove
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ with socket.create_server(("127.0.0.1", int(sys.argv[1]))):
     print(os.getpid(), flush=True)
     time.sleep(999)
 """
-TREE = ("/srv/job", "/srv/lib", "/srv/venv")
+JOB = "/srv/job"
+LOG = f"{JOB}/log"
+TREE = (JOB, "/srv/lib", "/srv/venv", "/srv/data")
 
 
 def build_id(data: bytes) -> int:
@@ -43,11 +45,11 @@ def build_id(data: bytes) -> int:
 
 def furnish(host: Host) -> None:
     """Put the job's world there: a virtual environment, a library of its own, an input."""
-    job, lib, venv = (host.path(one) for one in TREE)
-    for folder in (job, lib, venv / "bin", host.path("/ckpt")):
+    job, lib, venv, data = (host.path(one) for one in TREE)
+    for folder in (job, lib, venv / "bin", data):
         folder.mkdir(parents=True)
-    (job / "input").write_bytes(INPUT)
-    (job / "port").write_text(str(PORT))
+    (data / "input").write_bytes(INPUT)
+    (job / "log").touch(0o640)
     (job / "mover.py").write_bytes((JOBS / "mover.py").read_bytes())
     libz = next(Path("/usr/lib").glob("*/libz.so.1"))
     (lib / "libown.so").write_bytes(libz.read_bytes())
@@ -60,11 +62,20 @@ def furnish(host: Host) -> None:
 
 def start(host: Host) -> int:
     """Start the job in a session of its own, as a child of the host's init; return its pid."""
-    job = "/srv/venv/bin/python mover.py /srv/job /srv/lib/libown.so </dev/null >out 2>&1"
-    script = f"echo {FIRST_PID} >/proc/sys/kernel/ns_last_pid && cd /srv/job && setsid --fork {job}"
+    job = f"/srv/venv/bin/python mover.py {JOB} /srv/lib/libown.so /srv/data/input {PORT}"
+    job += " </dev/null >out 2>&1"
+    script = f"echo {FIRST_PID} >/proc/sys/kernel/ns_last_pid && cd {JOB} && setsid --fork {job}"
     host.run("sh", "-c", script)
-    wait_for("the job counts", (host.path("/srv/job") / "pid").exists)
-    return int((host.path("/srv/job") / "pid").read_text())
+    told = host.path(f"{JOB}/pid")
+    wait_for("the job counts", told.exists)
+    return int(told.read_text())
+
+
+def copy(image: Path, to: Path) -> None:
+    """Copy an image as an operator would who sees both hosts' disks."""
+    to.parent.mkdir()
+    words = [sys.executable, "-m", "gpuckpt", "copy", image, to]
+    subprocess.run(words, check=True, timeout=PATIENCE, capture_output=True)
 
 
 class Move:
@@ -74,12 +85,15 @@ class Move:
         self.old = Host.start("node-a", folder / "a")
         self.hosts = [self.old]
         furnish(self.old)
+        self.old.path("/ckpt").mkdir()
         self.pid = start(self.old)
         self.dumped = self.old.gpuckpt("dump", self.pid, "-o", IMAGE).result
-        self.last = len(lines_of(self.old.path("/srv/job/log")))
+        self.log = self.old.path(LOG).read_bytes()
+        self.last = self.log.count(b"\n")
         self.new = Host.start("node-b", folder / "b")
         self.hosts.append(self.new)
-        carry(self.old, self.new, (*TREE, "/ckpt"))
+        carry(self.old, self.new, TREE)
+        copy(self.old.path(IMAGE), self.new.path(IMAGE))
         # systemd would name root whatever the file says
         self.new.path("/etc/nsswitch.conf").write_text("passwd: files\ngroup: files\n")
 
@@ -95,7 +109,7 @@ class Move:
         assert by in {one["id"] for one in found}, found
         return next(one for one in found if one["id"] == by)
 
-    def returns(self, *options: object, then: str = "/srv/job/log") -> dict[str, Any]:
+    def returns(self, *options: object, then: str = LOG) -> dict[str, Any]:
         """See the job restored and counting on, end it, and return the result."""
         result = self.new.gpuckpt("restore", IMAGE, "--settle", "0.1", *options).result
         assert result["root_pid"] == self.pid
@@ -106,7 +120,7 @@ class Move:
         assert numbers == list(range(1, len(numbers) + 1))
         self.new.end(self.pid)
         remove(log)
-        carry(self.old, self.new, ["/srv/job/log"])
+        carry(self.old, self.new, [LOG] if then == LOG else [])
         return result
 
 
@@ -172,7 +186,7 @@ def facts(move: Move) -> None:
 def test_the_old_host_knows_what_the_new_one_would_say(move: Move) -> None:
     """Files, packages and users too, if it was asked for the image; pids and ports are named."""
     judge = ("compat", IMAGE, "--host-facts", "/ckpt/facts.json")
-    larger = changed(move.new, "/srv/job/input", INPUT * 2)
+    larger = changed(move.new, "/srv/data/input", INPUT * 2)
     with without(move.new, "/srv/venv"), larger:
         here = move.new.gpuckpt("plan", IMAGE).json["result"]["findings"]
         facts(move)
@@ -224,3 +238,61 @@ def test_a_user_that_is_somebody_else(move: Move) -> None:
     with changed(move.new, "/etc/passwd", nobody):
         result = move.returns()
     assert "user-unknown" in {one["id"] for one in result["findings"]}
+
+
+def test_a_log_that_is_missing(move: Move) -> None:
+    """The image's is put there as it was, and the job goes on in it."""
+    move.new.path(LOG).unlink()
+    move.returns()
+    move.new.path(LOG).unlink()
+    before = move.new.listing()
+    failed = move.new.gpuckpt("restore", IMAGE, "--files", "none")
+    assert failed.code == 2
+    assert move.new.listing() == before
+    carry(move.old, move.new, [LOG])
+
+
+def test_a_log_that_has_grown(move: Move) -> None:
+    """It is cut to what the job knows, and what came later is kept."""
+    log = move.new.path(LOG)
+    with log.open("ab") as file:
+        file.write(b"later\n")
+    result = move.returns()
+    ((path, aside),) = result["aside"].items()
+    assert path == LOG
+    assert result["account"]["aside"] == {path: aside}
+    assert move.new.path(aside).read_bytes() == b"later\n"
+    remove(move.new.path(aside))
+
+
+def test_a_log_that_is_another(move: Move) -> None:
+    """Of the same size: nobody knows whose it is, and the user has to say what becomes of it."""
+    other = move.log[::-1]
+    with changed(move.new, LOG, other):
+        found = move.refused(by="file-changed")
+        assert found["object"] == LOG
+        result = move.returns("--files", "replace")
+        assert move.new.path(result["aside"][LOG]).read_bytes() == other
+        remove(move.new.path(result["aside"][LOG]))
+
+
+def test_an_input_of_the_same_size(move: Move) -> None:
+    path = "/srv/data/input"
+    with changed(move.new, path, INPUT[::-1]):
+        found = move.refused(by="gate-file-content")
+    assert found["object"] == path
+
+
+def test_a_path_that_is_another_one(move: Move) -> None:
+    """Without a word it is refused; with one the job works at the new place."""
+    move.new.path("/data").mkdir()
+    move.new.path(JOB).rename(move.new.path("/data/job"))
+    try:
+        move.refused("--map-path", f"{JOB}=/nowhere/job", by="carried-folder")
+        result = move.returns("--map-path", f"{JOB}=/data/job", then="/data/job/log")
+        assert "paths-remembered" in {one["id"] for one in result["findings"]}
+        assert result["account"]["path_map"] == {JOB: "/data/job"}
+        assert not move.new.path(JOB).exists()
+    finally:
+        remove(move.new.path("/data/job"))
+        carry(move.old, move.new, [JOB])

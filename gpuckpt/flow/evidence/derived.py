@@ -71,9 +71,14 @@ def timing(receipt: Receipt) -> Timing:
     )
 
 
-def changes(before: Place, after: Place | None, gpu_map: dict[str, str]) -> tuple[Change, ...]:
-    """Return what of the host is not as it was, GPUs by what became of each."""
-    return tuple(_changes(before, after, gpu_map)) if after is not None else ()
+def changes(
+    before: Place, after: Place | None, gpu_map: dict[str, str], path_map: dict[str, str]
+) -> tuple[Change, ...]:
+    """Return what of the host is not as it was, GPUs and paths by what became of each."""
+    if after is None:
+        return ()
+    moved = (Change(what="path", before=old, after=new) for old, new in path_map.items())
+    return (*_changes(before, after, gpu_map), *moved)
 
 
 def _changes(before: Place, after: Place, gpu_map: dict[str, str]) -> Iterator[Change]:

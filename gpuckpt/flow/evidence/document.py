@@ -126,7 +126,8 @@ class Attempt(_Part, frozen=True, kw_only=True):
 
     A missing one was planned and nothing tells of it. One that was not `planned` is here because
     it was recorded. `after` is the host a restore was tried on, `changes` what differs from the one
-    before. `forced` are the gates that --force-gate named.
+    before. `forced` are the gates that --force-gate named. `aside` are files of that host whose
+    later bytes, or all of them, were put aside, and where to.
     """
 
     id: str
@@ -142,6 +143,8 @@ class Attempt(_Part, frozen=True, kw_only=True):
     forced: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
     gpu_map: dict[str, str] = {}
+    path_map: dict[str, str] = {}
+    aside: dict[str, str] = {}
     pids: tuple[int, ...] = ()
     memory: Memory | None = None
     probe: str = ""

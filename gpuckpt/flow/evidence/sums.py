@@ -32,7 +32,7 @@ def flaws(evidence: Evidence) -> Iterator[Finding]:
     yield from _coverage(evidence)
     for one in evidence.attempts:
         yield from _attempt(one)
-        if one.changes != derived.changes(evidence.before, one.after, one.gpu_map):
+        if one.changes != derived.changes(evidence.before, one.after, one.gpu_map, one.path_map):
             where = f"attempts.{one.id}.changes"
             yield flaw("statement", where, "They are not what differs between before and after.")
     yield from _targets(evidence)

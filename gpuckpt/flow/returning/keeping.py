@@ -42,6 +42,7 @@ class Told:
             forced=tuple(sorted(request.force_gates)),
             probe=request.probe or "",
             settle=request.settle,
+            path_map=dict(request.map_path),
         )
         self._past = History(operation.tools.state_dir).records()
         self._image = image
@@ -78,6 +79,7 @@ class Told:
             findings=result.findings,
             gpu_map=result.gpu_map,
             pids=result.pids,
+            aside=result.aside,
             progress=result.progress,
             memory=proved
             and Memory(

@@ -1,7 +1,7 @@
 """A job with everything that another host may have otherwise: a log, an input, a library, a port.
 
-Usage: mover.py FOLDER LIBRARY. Counts for ever; writes each number to FOLDER/log, and FOLDER/pid
-when all is in place.
+Usage: mover.py FOLDER LIBRARY INPUT PORT. Counts for ever; writes each number to FOLDER/log, and
+FOLDER/pid when all is in place.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import sys
 import time
 from pathlib import Path
 
-folder, library = Path(sys.argv[1]), sys.argv[2]
-loaded = ctypes.CDLL(library)
-source = (folder / "input").open("rb")
-data = mmap.mmap(source.fileno(), 0, prot=mmap.PROT_READ)
-listener = socket.create_server(("127.0.0.1", int((folder / "port").read_text())))
+folder = Path(sys.argv[1])
+library = ctypes.CDLL(sys.argv[2])
+source = os.open(sys.argv[3], os.O_RDONLY)
+data = mmap.mmap(source, 0, prot=mmap.PROT_READ)
+listener = socket.create_server(("127.0.0.1", int(sys.argv[4])))
 log = (folder / "log").open("a")
 number = 0
 while True:
