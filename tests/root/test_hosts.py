@@ -296,3 +296,27 @@ def test_a_path_that_is_another_one(move: Move) -> None:
     finally:
         remove(move.new.path("/data/job"))
         carry(move.old, move.new, [JOB])
+
+
+def test_a_restore_that_fails_half_way(move: Move) -> None:
+    """The log was cut and another file made by then: all of it is taken back, times too."""
+    pages, out = f"{IMAGE}/criu/pages-1.img.zst", move.new.path(f"{JOB}/out")
+    data = bytearray(move.new.path(pages).read_bytes())
+    data[len(data) // 2] ^= 1
+    out.unlink()
+    grown = changed(move.new, LOG, move.log + b"later\n")
+    with grown, changed(move.new, pages, bytes(data)):
+        before = files(move.new)
+        answer = move.new.gpuckpt("restore", IMAGE)
+        assert (answer.code, answer.error) == (7, "image_damaged")
+        assert "criu: failed" in answer.stderr
+        assert not move.new.alive(move.pid)
+        assert files(move.new) == before
+    carry(move.old, move.new, [f"{JOB}/out"])
+
+
+def files(host: Host) -> dict[str, tuple[object, ...]]:
+    """Return what there is but for folders: their times tell that something came and went."""
+    return {
+        path: seen for path, seen in host.listing().items() if not host.path(f"/{path}").is_dir()
+    }
