@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from gpuckpt.tools.tracked import Entry, Walk
 
 _OURS: Final = "/dev/shm/"  # noqa: S108 - what lies there travels in the image, and needs no look
-# all memory that a look reads at most, of all processes together
+# all memory that a look reads at most, of one process of each kind; and where it ends for others
 _MOST: Final = 4 << 30
+_ENOUGH: Final = 1 << 30
 
 
 class Survey(Value, frozen=True):
@@ -73,7 +74,11 @@ class Software:
         uses = {one.pid: frozenset(self._uses(one.pid)) for one in processes}
         used = frozenset[Use]().union(*uses.values())
         same = before is not None and before.used == used
-        found = before if before is not None and same else self._engine(uses, before)
+        if before is not None and same:
+            found = before
+        else:
+            kinds = {one.pid: (one.exe, one.argv) for one in processes}
+            found = self._engine(uses, kinds, before, lambda: advance(0))
         named = weights(self.root, processes, (one for one in used if _stays(one)))
         known = self._digests.of((one.path for one in named), full=full, advance=advance)
         return Survey(
@@ -129,7 +134,13 @@ class Software:
         except OSError:  # gone, or nobody may look
             return
 
-    def _engine(self, uses: Mapping[int, frozenset[Use]], before: Survey | None) -> Survey:
+    def _engine(
+        self,
+        uses: Mapping[int, frozenset[Use]],
+        kinds: Mapping[int, object],
+        before: Survey | None,
+        check: Callable[[], None],
+    ) -> Survey:
         pythons: dict[int, Interpreter] = {}
         mapped = {
             pid: [one.path for one in used if one.how == "mapped"] for pid, used in uses.items()
@@ -137,7 +148,7 @@ class Software:
         for pid, paths in mapped.items():
             if (python := interpreter(self.root, pid, paths)) is not None:
                 pythons[pid] = python
-        seen = before if before is not None else self._modules(pythons)
+        seen = before if before is not None else self._modules(pythons, kinds, check)
         listed = set(pythons.values())
         used = (one for pid in pythons for one in uses[pid])
         return Survey(
@@ -148,14 +159,35 @@ class Software:
             whole=seen.whole,
         )
 
-    def _modules(self, pythons: Mapping[int, Interpreter]) -> Survey:
+    def _modules(
+        self,
+        pythons: Mapping[int, Interpreter],
+        kinds: Mapping[int, object],
+        check: Callable[[], None],
+    ) -> Survey:
+        """Read memory: of one process of each kind all that can tell, of its copies some more.
+
+        Ranks and workers are many, started alike, and have imported the same.
+        """
         modules: set[str] = set()
-        left, whole = _MOST, True
+        seen: set[object] = set()
+        done, whole = 0, True
+        copies: list[int] = []
         for pid, python in pythons.items():
-            one = imported(self.root, pid, python.paths, min(left, MOST))
-            left -= one.bytes
+            check()
+            if kinds[pid] in seen:
+                copies.append(pid)
+                continue
+            seen.add(kinds[pid])
+            one = imported(self.root, pid, python.paths, min(_MOST - done, MOST))
+            done += one.bytes
             modules |= one.paths
             whole = whole and one.whole
+        for pid in copies:
+            check()
+            one = imported(self.root, pid, pythons[pid].paths, max(0, _ENOUGH - done))
+            done += one.bytes
+            modules |= one.paths
         return Survey(modules=frozenset(modules), whole=whole)
 
 
