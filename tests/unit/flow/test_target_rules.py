@@ -27,7 +27,7 @@ from gpuckpt.image.engine import (
     WeightRecord,
 )
 from gpuckpt.image.outside import ConnectionRecord, ListenerRecord, PythonRecord, RemapRecord
-from gpuckpt.model import HostFacts, NvidiaFacts, ProcessRef, TcpPolicy, Version
+from gpuckpt.model import CarriedFile, HostFacts, NvidiaFacts, ProcessRef, TcpPolicy, Version
 from gpuckpt.timing import Interval, Phase, Receipt
 from gpuckpt.tools.net import PortState
 from gpuckpt.tools.surroundings import Surroundings
@@ -111,6 +111,7 @@ MODEL = {
         ),
     )
 }
+OWN_LOG = CarriedFile(("/cache/a/log",), "", 1, 2, 0, 0o600, 0, 0, 0)
 TRACKED = {
     "tracked": (TrackedRecord(path="/cache", kind="folder", digest="d", entries=3, size=9),),
 }
@@ -297,6 +298,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
         here(tracked={"/cache": Tracked("e", 3, (("a/b", "changed"), ("c", "new")))}),
         "!gate-tracked", "has changed: a/b is changed, c is new."
     ),
+    "tracked and carried": (
+        {**TRACKED, "carried": (OWN_LOG,)},
+        here(tracked={"/cache": Tracked("e", 3, (("a/log", "changed"), ("c", "missing")))}),
+        "!gate-tracked", "has changed: c is missing."
+    ),
     "tracked without listing": (TRACKED, here(tracked={"/cache": Tracked("e", 4)}),
                                 "!gate-tracked", "it had 3 entries, now 4"),
     "parent": (root(parent_death=15), {}, "!gate-parent-death", "SIGTERM"),
@@ -327,6 +333,11 @@ def test_one_change_is_one_finding(case: str) -> None:
     assert words in found.reason
     assert found.reason.endswith(".")
     assert found.remedy
+
+
+def test_a_tracked_folder_may_hold_what_the_image_carries() -> None:
+    changed = here(tracked={"/cache": Tracked("e", 3, (("a/log", "changed"),))})
+    assert findings({**TRACKED, "carried": (OWN_LOG,)}, changed) == []
 
 
 def test_what_an_image_needs_cannot_be_forced_and_is_an_error_of_the_image() -> None:

@@ -129,6 +129,21 @@ def test_what_comes_after_the_first_look_is_seen_by_the_second(tmp_path: Path) -
     assert after.digests[str(first)] != before.digests[str(first)]
 
 
+def test_of_workers_that_were_forked_one_tells_for_all(tmp_path: Path) -> None:
+    """However little is left to be read: what one of a kind has imported is known."""
+    python, site = environment(tmp_path / "venv")
+    distribution(site, "pure", "1.0", {"pure/__init__.py": b"def f(): 1"})
+    code = "import os, sys, time\nimport pure\nkids = [os.fork() for _ in range(2)]\n"
+    code += "if all(kids):\n    time.sleep(0.2)\n    print('up', flush=True)\nsys.stdin.read()"
+    software = Software(PROC)
+    with running(python, "-c", code) as job:
+        tree = Proc().tree(job.pid)
+        before = software.survey(tree.processes, full=False)
+    assert len(tree.processes) > 2
+    assert before.whole
+    assert {one.name: how for one, how in before.loaded.items()} == {"pure": ("memory",)}
+
+
 def test_models_that_a_command_line_names(tmp_path: Path) -> None:
     """By a path, from its folder, behind an equals sign, by the name it has in the cache."""
     folder = tmp_path / "model"

@@ -149,7 +149,8 @@ def _weight(one: WeightRecord) -> str:
 
 
 def tracked(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
-    """What the user has asked to be compared."""
+    """What the user has asked to be compared; what the image carries is told of elsewhere."""
+    carried = {name for one in manifest.carried for name in one.names}
     for one in manifest.tracked:
         if one.path in facts.software.tracked:
             here = facts.software.tracked[one.path]
@@ -158,7 +159,12 @@ def tracked(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
             elif here.unread:
                 change = f"cannot be read ({here.unread})"
             elif here.digest != one.digest:
-                change = f"has changed: {_first(here.changes, one, here.entries)}"
+                rest = [
+                    (path, word) for path, word in here.changes if _at(one, path) not in carried
+                ]
+                if here.changes and not rest:
+                    continue
+                change = f"has changed: {_first(rest, one, here.entries)}"
             else:
                 continue
             yield blocker(
@@ -167,6 +173,10 @@ def tracked(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
                 f"{one.path}, tracked since the dump, {change}.",
                 "Put it back as it was, or override with --force-gate gate-tracked.",
             )
+
+
+def _at(record: TrackedRecord, path: str) -> str:
+    return f"{record.path}/{path}" if path else record.path
 
 
 def _first(changes: Iterable[tuple[str, str]], record: TrackedRecord, entries: int) -> str:
