@@ -18,11 +18,13 @@ _MIB: Final = 1 << 20
 _SMALLEST: Final = 16 * _MIB
 _UNKNOWN: Final = 64 * _MIB  # of an object whose size is not known: 625 GiB at most
 _MOST_PARTS: Final = 10_000  # the store's own limit
-# a store that is away costs a minute or two, in which nothing is lost but time
+# One that does not answer is given up after three minutes; one that nobody is at, in a second. An
+# answer comes only when a part has arrived, so slow lines need the minute.
+_TRIES: Final = 3
 _CONFIG: Final = {
     "connect_timeout": 10,
-    "read_timeout": 30,
-    "retries": {"max_attempts": 2},
+    "read_timeout": 60,
+    "retries": {"max_attempts": 0},  # s3fs tries again by itself
     "max_pool_connections": 64,
 }
 
@@ -156,4 +158,5 @@ def drive(url: Url) -> S3Drive:
     fs = s3fs.S3FileSystem(
         config_kwargs=_CONFIG, use_listings_cache=False, skip_instance_cache=True
     )
+    fs.retries = _TRIES
     return S3Drive(fs, f"{url.host}/{url.folder}")

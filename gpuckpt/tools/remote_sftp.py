@@ -30,6 +30,7 @@ _CONNECTIONS: Final = 8  # sshd takes ten that have not proved who they are, by 
 _PATIENCE: Final = 20.0
 _TRIES: Final = 3
 _PART: Final = 16 << 20
+_ANSWER: Final = 32 << 10  # what an answer holds at most
 _WINDOW: Final = 16  # pieces; see Upload
 _KNOWN: Final = ("/etc/ssh/ssh_known_hosts", "~/.ssh/known_hosts")
 _FINAL: Final = (FileNotFoundError, PermissionError, paramiko.AuthenticationException)
@@ -83,11 +84,13 @@ class SftpDrive:
         """See Drive."""
 
         def read(ftp: Any) -> bytes:  # noqa: ANN401 - paramiko's client
-            with ftp.open(self._path(name), "rb") as file:
+            with ftp.open(self._path(name), "rb", bufsize=0) as file:
                 # asked for more than there is, it would wait for an answer that is none
-                size = min(length, file.stat().st_size - start)
-                parts: Iterator[bytes] = file.readv([(start, size)])
-                return b"".join(parts) if size > 0 else b""
+                end = min(start + length, file.stat().st_size)
+                # in the pieces that it asks for, and without its buffer: 50 MB/s instead of 10
+                asked = [(at, min(_ANSWER, end - at)) for at in range(start, end, _ANSWER)]
+                parts: Iterator[bytes] = file.readv(asked)
+                return b"".join(parts) if asked else b""
 
         return self.often(read)
 

@@ -135,6 +135,7 @@ class Field:
     restored: list[int] = field(default_factory=list)
     peak: int = 0  # bytes
     patience: float = 300.0  # seconds for one run of gpuckpt
+    variables: dict[str, str] = field(default_factory=dict)  # for every run of gpuckpt
 
     def job(self, script: str, *args: object) -> subprocess.Popen[bytes]:
         """Start one of our jobs as a job should be started: own session, output in files."""
@@ -168,7 +169,7 @@ class Field:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ | env,
+            env=os.environ | self.variables | env,
         )
         over = threading.Event()
         watcher = threading.Thread(target=self._watch, args=(child.pid, over))
