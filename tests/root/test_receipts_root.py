@@ -64,8 +64,9 @@ def test_a_job_that_goes_and_comes(place: Field) -> None:
     assert [(one["operation"], one["outcome"]) for one in shown] == [
         ("dump", "done"),
         ("restore", "done"),
+        ("restore", "host_mismatch"),
     ]
-    assert [one["receipt"]["intervals"] for one in shown] == [
+    assert [one["receipt"]["intervals"] for one in shown[:2]] == [
         dumped["intervals"],
         restored["intervals"],
     ]
