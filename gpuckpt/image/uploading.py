@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from gpuckpt.errors import GpuckptError, WriteFailed
 from gpuckpt.image import names
+from gpuckpt.image.asking import PATIENCE, Asking
 from gpuckpt.image.buffers import Buffer, copy
 from gpuckpt.image.memory import Stopped
 from gpuckpt.image.shelf import Piece
@@ -24,6 +25,8 @@ _CHUNK: Final = 16 << 20
 # S3 takes no more parts of an object; so they are larger where much is expected
 _PARTS: Final = 10_000
 _WRITERS: Final = 8
+# bytes a second that all senders together must bring through
+_SLOWEST: Final = 4 << 20
 
 
 class Upload(Protocol):
@@ -84,6 +87,7 @@ class Uploads:
         self.writers = max(1, min(_WRITERS, memory // 2 // part - 2))
         self.memory = (self.writers + 2) * part
         self.objects = self.bytes = 0
+        self.asked = Asking(where, PATIENCE + self.memory / _SLOWEST)
         self._where = where
         self._changed = threading.Condition()
         self._busy = 0
@@ -114,6 +118,10 @@ class Uploads:
         """Say how much was sent."""
         return f"{self.objects} objects, {self.bytes / (1 << 20):.1f} MiB"
 
+    def begin(self, name: str) -> Upload:
+        """Begin an object."""
+        return self.asked(lambda: self.store.upload(name, 0, self.most))
+
     def lend(self, size: int) -> Buffer:
         """Return memory for a part, of which nothing is touched before it is used."""
         with self._changed:
@@ -129,7 +137,8 @@ class Uploads:
     def idle(self, seconds: float) -> bool:
         """Wait until nothing is under way; say whether that is so."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._busy, seconds)
+            still = self._changed.wait_for(lambda: not self._busy, seconds)
+        return still and self.asked.quiet()
 
     def error(self, why: Exception) -> GpuckptError:
         """Return what the store has said."""
@@ -193,7 +202,7 @@ class UploadSink:
         (data,) = piece.parts
         with self._shelf:
             if upload.part:
-                upload.write(piece.offset, data)
+                self._shelf.asked(lambda: upload.write(piece.offset, data))
             else:
                 self._in_turn(upload, piece.offset, data)
         self._shelf.count(0, piece.size)
@@ -205,7 +214,7 @@ class UploadSink:
         if self._filled:
             self.write(self._full())
         with self._shelf:
-            upload.close()
+            self._shelf.asked(upload.close)
         self._complete = True
         self._shelf.count(1, 0)
 
@@ -221,7 +230,7 @@ class UploadSink:
     def _begin(self) -> Upload:
         if self._upload is None:
             with self._shelf:
-                self._upload = self._shelf.store.upload(self._name, 0, self._shelf.most)
+                self._upload = self._shelf.begin(self._name)
             self._part = self._upload.part or _CHUNK
         return self._upload
 
@@ -246,7 +255,7 @@ class UploadSink:
                 raise Stopped
         done = False
         try:
-            upload.write(offset, data)
+            self._shelf.asked(lambda: upload.write(offset, data))
             done = True
         finally:
             with self._turn:

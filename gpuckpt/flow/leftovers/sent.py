@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from gpuckpt.errors import GpuckptError, WriteFailed
 from gpuckpt.flow.work.storetool import asked
+from gpuckpt.image.asking import PATIENCE
 from gpuckpt.image.names import MANIFEST
-from gpuckpt.image.remotestage import PATIENCE, claim_of, claims, withdraw
+from gpuckpt.image.remotestage import claim_of, claims, withdraw
 from gpuckpt.location import Url, is_url
 from gpuckpt.model import warning
 from gpuckpt.value import Value

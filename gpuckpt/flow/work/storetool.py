@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from gpuckpt.image.remotestage import Asking
+from gpuckpt.image.asking import Asking
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,9 +10,10 @@ import pytest
 
 from gpuckpt.errors import ImageExists, NotWritable, StoreFailed, WriteFailed
 from gpuckpt.image import names
+from gpuckpt.image.asking import Asking
 from gpuckpt.image.memory import Stopped
 from gpuckpt.image.pack import Packer
-from gpuckpt.image.remotestage import Asking, RemoteStage, claim_of
+from gpuckpt.image.remotestage import RemoteStage, claim_of
 from gpuckpt.image.uploading import Uploads
 from gpuckpt.location import Url
 from tests import image_samples as samples
