@@ -72,7 +72,7 @@ class Packer:
         self._codec = Codec(level)
         self._on_bytes = on_bytes
         self.on_packed: Callable[[int], None] = lambda _: None  # of raw bytes, as `on_bytes`
-        self._pace = Pace() if level is None else None
+        self._pace = Pace(far=shelf.aside) if level is None else None
         self._usual = USUAL if level is None else None
         each = self._codec.memory + largest_stored(FRAME_SIZE)
         crew = min(workers or cores(), max(1, memory // 2 // each))

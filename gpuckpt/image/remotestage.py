@@ -19,7 +19,6 @@ from gpuckpt.image.crew import Crew
 from gpuckpt.image.uploading import Uploads
 
 if TYPE_CHECKING:
-
     from gpuckpt.image.manifest import Manifest
     from gpuckpt.image.uploading import Store
     from gpuckpt.location import Url

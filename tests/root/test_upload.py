@@ -59,17 +59,14 @@ def test_a_job_goes_to_a_store_and_comes_back(
     place: Field, bucket: subprocess.Popen[bytes]
 ) -> None:
     child, output = counting(place), place.folder / "output"
-    planned = place.gpuckpt("plan", child.pid, "-o", URL).result
-    assert planned["forecast"]["write_speed"]
     stays = place.gpuckpt("dump", child.pid, "-o", f"{URL}-stays", "--leave-running").result
     assert stays["image"] == f"{URL}-stays"
-    assert not place.gpuckpt("verify", f"{URL}-stays").result["damage"]
-    assert place.gpuckpt("dump", child.pid, "-o", f"{URL}-stays").error == "image_exists"
-    nowhere = place.gpuckpt("dump", child.pid, "-o", "s3://gpuckpt-nowhere/image")
+    assert place.gpuckpt("verify", f"{URL}-stays").result["bytes"] == stays["totals"]["stored"]
+    nowhere = place.gpuckpt("plan", child.pid, "-o", "s3://gpuckpt-nowhere/image")
     assert (nowhere.code, nowhere.error) == (3, "not_writable"), nowhere.stderr
     done = place.gpuckpt("dump", child.pid, "-o", URL, "--level", "none").result
     child.wait()
-    assert done["totals"]["stored"] > 60 << 20  # in parts
+    assert done["totals"]["stored"] > 40 << 20  # in three parts
     assert [one["id"] for one in done["findings"]] == ["destination-network"]
     counted = len(lines_of(output))
     place.restored += place.gpuckpt("restore", URL).result["pids"]
@@ -103,5 +100,4 @@ def test_a_store_that_dies_in_the_middle_costs_only_the_image(
     with servers.s3(place.folder / "moto-2.log") as (there, _):
         place.variables |= there
         assert place.gpuckpt("repair").result["left"] == []
-        assert place.gpuckpt("status").result["unfinished"] == []
     assert exists(child.pid)

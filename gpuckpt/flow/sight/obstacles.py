@@ -83,7 +83,8 @@ def store(tools: Toolbox, url: Url) -> tuple[bool, list[Finding]]:
         raise
     except GpuckptError as why:
         remedy = why.hint or "Look whether the store can be reached, or write elsewhere (-o)."
-        return False, [blocker("not-writable", str(url), _sentence(why.message), remedy)]
+        told = _sentence(f"no image can be written: {why.message}")
+        return False, [blocker("not-writable", str(url), told, remedy)]
 
 
 def check_answers(tools: Toolbox, paths: Iterable[str], pids: Iterable[int] = ()) -> None:

@@ -207,3 +207,11 @@ def test_packers_that_wait_for_a_processor_are_a_crowd() -> None:
     for _ in range(9):
         traffic.worked(0.007, 0.007)
     assert not traffic.load(pressed=False).crowded
+
+
+@pytest.mark.parametrize(("far", "level"), [(False, -50), (True, USUAL)])
+def test_crowded_processors_are_no_reason_to_send_more(*, far: bool, level: int) -> None:
+    """What a store elsewhere takes is less than they compress even so."""
+    pace = Pace(far=far)
+    load = Load(to_pack=1, to_write=1, idle=0, pressed=False, crowded=True)
+    assert [pace.level(load) for _ in range(4)][-1] == level
