@@ -105,8 +105,8 @@ class _Restore:
         self.map = facts.gpus.map if facts.gpus and image.manifest.cuda else {}
         self.apart = Apart(self.tools, wanted=request.pid_namespace)
         self._take(image.manifest)
-        told = self.record.reporter.note
-        self.placing = Placing(self.tools, image, facts.steps, partial(self._note, "files"), told)
+        note = partial(self._note, "files")
+        self.placing = Placing(self.tools, image, facts.steps, note, operation)
         self.proved: Proved | None = None
         self.undo = Undo()
         self.interrupts.left = self.undo.left

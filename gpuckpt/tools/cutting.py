@@ -16,7 +16,7 @@ from gpuckpt.tools import folders, sparse
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 _PIECE: Final = 1 << 20
 _OPEN: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -71,15 +71,17 @@ def give_name(fd: int, folder: int, name: str) -> None:
     os.link(f"/proc/self/fd/{fd}", name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
-def keep(cut: Cut) -> None:
+def keep(cut: Cut, check: Callable[[], None] = lambda: None) -> None:
     """Write the later bytes to `aside`, with the file's mode, owner and times.
+
+    `check` is called between pieces, and may raise.
 
     Raises:
         OSError: the file is not as it was looked at, or the bytes cannot be written.
     """
     with _opened(cut, os.O_RDONLY) as (place, fd):
         seen = _unchanged(fd, cut)
-        fresh = _written(place, cut, [(fd, cut.size)], seen)
+        fresh = _written(place, cut, [(fd, cut.size)], seen, check)
         os.link(fresh, split(cut.aside)[1], src_dir_fd=place, dst_dir_fd=place)
         os.unlink(fresh, dir_fd=place)
         os.fsync(place)
@@ -147,7 +149,13 @@ def _unchanged(fd: int, cut: Cut) -> os.stat_result:
     return seen
 
 
-def _written(place: int, cut: Cut, parts: Iterable[tuple[int, int]], like: os.stat_result) -> str:
+def _written(
+    place: int,
+    cut: Cut,
+    parts: Iterable[tuple[int, int]],
+    like: os.stat_result,
+    check: Callable[[], None] = lambda: None,
+) -> str:
     """Write what comes after an offset of each of `parts` to disk; return the file's first name."""
     _forget(place, cut)
     fresh = split(cut.fresh)[1]
@@ -155,6 +163,7 @@ def _written(place: int, cut: Cut, parts: Iterable[tuple[int, int]], like: os.st
         for source, start in parts:
             for piece in _pieces(source, start):
                 sparse.write_all(made, piece)
+                check()
         os.fchown(made, like.st_uid, like.st_gid)
         os.fchmod(made, stat.S_IMODE(like.st_mode))
         os.utime(made, ns=(like.st_atime_ns, like.st_mtime_ns))

@@ -20,7 +20,7 @@ from gpuckpt.tools.sparse import Reading
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     from gpuckpt.model import CarriedFile
@@ -46,6 +46,10 @@ class User(Value, frozen=True):
 
     pid: int
     writes: bool
+
+
+def _go_on() -> None:
+    """Check nothing."""
 
 
 class Putting:
@@ -82,7 +86,7 @@ class Putting:
         """Remove a folder unless something lies in it; see tools/folders.py."""
         folders.remove(path)
 
-    def matches(self, path: str, file: CarriedFile) -> bool:
+    def matches(self, path: str, file: CarriedFile, check: Callable[[], None] = _go_on) -> bool:
         """Whether the bytes at `path`, as many as `file` had, are those of `file`.
 
         The holes are where zeros may be.
@@ -99,6 +103,7 @@ class Putting:
                     return False
                 for piece in source.pieces(file.extents):
                     digest.update(piece)
+                    check()
         except OSError:
             return False
         return digest.hexdigest() == file.digest
@@ -133,15 +138,19 @@ class Putting:
         if not os.access(folder, os.W_OK | os.X_OK) or not os.path.isdir(folder):  # noqa: PTH112
             return None
         try:
+            os.close(folders.opened(folder))  # where it cannot be opened safely, nothing is made
             seen = os.statvfs(folder)
         except OSError:  # a dead filesystem takes none either
             return None
         return seen.f_bavail * seen.f_frsize if seen.f_blocks else 1 << 62  # a tmpfs without limit
 
-    def make(self, file: CarriedFile, source: int, spare: str) -> int:
+    def make(
+        self, file: CarriedFile, source: int, spare: str, check: Callable[[], None] = _go_on
+    ) -> int:
         """Make the file, nameless, of the bytes that `source` gives, and return it open.
 
-        Where files cannot be nameless it is called `spare`, in the folder it belongs to.
+        Where files cannot be nameless it is called `spare`, in the folder it belongs to. `check` is
+        called between pieces, here and below, and may raise.
 
         Raises:
             OSError: it cannot be made, or `source` ended too early.
@@ -149,7 +158,7 @@ class Putting:
         with _folder(file.path) as (place, _), cutting.unnamed(place, spare) as fd:
             os.ftruncate(fd, file.size)
             for offset, length in file.extents:
-                sparse.fill(fd, source, offset, length)
+                sparse.fill(fd, source, offset, length, check)
             os.fchown(fd, file.uid, file.gid)
             os.fchmod(fd, file.mode)
             os.utime(fd, ns=(file.mtime_ns, file.mtime_ns))
@@ -184,9 +193,9 @@ class Putting:
             os.link(old, new, src_dir_fd=place, dst_dir_fd=place, follow_symlinks=False)
             os.unlink(old, dir_fd=place)
 
-    def keep_later(self, cut: Cut) -> None:
+    def keep_later(self, cut: Cut, check: Callable[[], None] = _go_on) -> None:
         """Write a file's later bytes beside it; see tools/cutting.py, as for the next two."""
-        cutting.keep(cut)
+        cutting.keep(cut, check)
 
     def shorten(self, cut: Cut, mtime_ns: int) -> None:
         """Take its later bytes from a file."""

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Self
 
 # a hole smaller than this is read and written as the zeros it is: fewer extents to tell of
@@ -89,8 +89,10 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def fill(fd: int, source: int, offset: int, length: int) -> None:
-    """Write an extent of what `source` gives.
+def fill(
+    fd: int, source: int, offset: int, length: int, check: Callable[[], None] = lambda: None
+) -> None:
+    """Write an extent of what `source` gives; `check` is called between pieces, and may raise.
 
     Raises:
         OSError: it cannot be written, or `source` ended too early.
@@ -105,3 +107,4 @@ def fill(fd: int, source: int, offset: int, length: int) -> None:
             count = os.pwrite(fd, view, offset)
             view = view[count:]
             offset += count
+        check()

@@ -15,6 +15,7 @@ from gpuckpt.flow.gpu.tree import CudaTree
 from gpuckpt.flow.leftovers.found import (
     committed,
     criu_of,
+    files_of,
     left_of,
     living,
     made_tasks,
@@ -209,6 +210,8 @@ class Mender:
         if committed(self.tools, self.entry) and living(self.tools, self.entry):
             self.deeds.append(Deed(f"the image {self.entry.image} is whole and was kept"))
         left = left_of(self.tools, self.entry)
+        if (files := files_of(self.tools, self.entry)).job_stands:
+            self.deeds += (Deed(f"kept for you: {path}") for path in files.kept)
         tidy(self.tools, self.journal, self.entry)
         self.deeds += (Deed(_done(one)) for one in left if one.id.startswith("left-"))
         if not in_store(self.entry) and self.entry.stage and Path(self.entry.stage).exists():

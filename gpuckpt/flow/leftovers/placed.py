@@ -32,6 +32,12 @@ class LeftFiles(Value, frozen=True):
     cuts: tuple[Cut, ...] = ()
     job_stands: bool = False
 
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Where today's bytes of files lie that a job has got as they were."""
+        replaced = (other for one in self.placed if one.kept for _, other in one.aside)
+        return (*(one.aside for one in self.cuts), *replaced)
+
 
 def remaining(tools: Toolbox, placed: Iterable[Placed], *, job_stands: bool) -> tuple[str, ...]:
     """Return the names that are left to be removed; all of them unless the job has them."""

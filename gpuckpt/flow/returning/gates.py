@@ -40,6 +40,7 @@ def admit(
             gpu_map=request.gpu_map,
             choice=request.files,
             moved=request.map_path,
+            check=operation.interrupts.check,
         )
         plan = facts.gpus or GpuPlan()
         findings = judge(manifest, facts)

@@ -9,26 +9,25 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 from msgspec.structs import replace
 
-from gpuckpt.errors import GpuckptError, RestoreFailed
+from gpuckpt.errors import RestoreFailed
 from gpuckpt.flow.leftovers.placed import clear
+from gpuckpt.flow.returning.pouring import carried_bytes, skip
 from gpuckpt.flow.returning.target.fileplan import Act
 from gpuckpt.flow.work.traces import Placed
-from gpuckpt.image.names import CARRIED
-from gpuckpt.image.unpack import Unpacker
 from gpuckpt.tools.cutting import Cut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from gpuckpt.flow.returning.target.fileplan import FileStep
     from gpuckpt.flow.returning.target.standing import Standing
+    from gpuckpt.flow.work.operation import Operation
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.outside import FolderRecord
     from gpuckpt.image.store import Image
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 
 # files are open while they have no name; the usual limit is 1024 a process
 BATCH: Final = 256
-_PIECE: Final = 1 << 20
 
 Doing = tuple["FileStep", "Standing"]
 
@@ -45,8 +43,8 @@ Doing = tuple["FileStep", "Standing"]
 class Placing:
     """The file plan of one restore.
 
-    `note` writes down what is going to be done, as `placed` and `cuts`; `tell` says to people what
-    becomes of files that are here.
+    `note` writes down what is going to be done, as `placed` and `cuts`; the `operation` says to
+    people what becomes of files that are here, and may be interrupted.
     """
 
     def __init__(
@@ -55,7 +53,7 @@ class Placing:
         image: Image,
         steps: Sequence[FileStep],
         note: Callable[..., None],
-        tell: Callable[[str], None] = lambda _: None,
+        operation: Operation | None = None,
     ) -> None:
         """Touch nothing yet."""
         self.tools = tools
@@ -66,7 +64,8 @@ class Placing:
         self.placed: tuple[Placed, ...] = ()
         self.cuts: tuple[Cut, ...] = ()
         self._note = note
-        self._tell = tell
+        self._tell = operation.record.reporter.note if operation else lambda _: None
+        self._check = operation.interrupts.check if operation else lambda: None
 
     def enter(self, space: Space) -> None:
         """Put into a namespace what it has for itself, by the paths under which it is found there.
@@ -112,7 +111,8 @@ class Placing:
         try:
             self._folders()
             self._cut(advance)
-            with self._bytes() as source:
+            wanted = any(step.made and step.bytes for step, _ in self.steps)
+            with carried_bytes(self.image, wanted=wanted) as source:
                 for start in range(0, len(self.steps), BATCH):
                     self._put(self.steps[start : start + BATCH], source, advance)
         except OSError as why:
@@ -136,13 +136,15 @@ class Placing:
 
     def _folders(self) -> None:
         """Make the folders that went with a boot, say, each within the one before."""
-        for one in self._missing():
-            known, made = self.placed, Placed(names=(one.path,), folder=True)
-            self.placed = (*known, made)
-            self._note(placed=self.placed, cuts=self.cuts)
+        if not (missing := self._missing()):
+            return
+        self.placed = tuple(Placed(names=(one.path,), folder=True) for one in missing)
+        self._note(placed=self.placed, cuts=self.cuts)
+        for number, one in enumerate(missing):
             device, inode = self.tools.carried.make_folder(one.path, one.mode, one.uid, one.gid)
-            self.placed = (*known, structs.replace(made, device=device, inode=inode))
-            self._note(placed=self.placed, cuts=self.cuts)
+            made = structs.replace(self.placed[number], device=device, inode=inode)
+            self.placed = (*self.placed[:number], made, *self.placed[number + 1 :])
+        self._note(placed=self.placed, cuts=self.cuts)
 
     def _cut(self, advance: Callable[[int], None]) -> None:
         """Shorten what has only grown, its later bytes being on disk beside it."""
@@ -153,7 +155,7 @@ class Placing:
             self.cuts = tuple(cut for cut, _ in wanted)
             self._note(placed=self.placed, cuts=self.cuts)
         for cut, one in wanted:
-            self.tools.carried.keep_later(cut)
+            self.tools.carried.keep_later(cut, self._check)
             self.tools.carried.shorten(cut, one.file.mtime_ns)
             advance(cut.was - cut.size)
 
@@ -187,7 +189,7 @@ class Placing:
             raise FileExistsError(errno.EEXIST, "File exists", one.path)
         there = [path for path in file.names if self.tools.carried.identity(path) is not None]
         if not step.made:
-            _skip(source, file.bytes)
+            skip(source, file.bytes)
             names = tuple(path for path in file.names if path not in there)
             done = Placed(device=one.device, inode=one.inode, names=names, link=file.link)
             return -1, one, done
@@ -197,7 +199,7 @@ class Placing:
         if unplanned := set(there).difference(path for path, _ in moved):
             raise FileExistsError(errno.EEXIST, "File exists", min(unplanned))
         self._same(step, one)
-        fd = self.tools.carried.make(file, source, spare)
+        fd = self.tools.carried.make(file, source, spare, self._check)
         seen = os.fstat(fd)
         done = Placed(
             device=seen.st_dev,
@@ -238,43 +240,6 @@ class Placing:
         if placed.spare:
             self.tools.files.remove(placed.spare)
 
-    @contextmanager
-    def _bytes(self) -> Iterator[int]:
-        """Give a descriptor from which all files' bytes come, one after the other."""
-        if not any(step.made and step.bytes for step, _ in self.steps):
-            with open(os.devnull, "rb") as nothing:  # noqa: PTH123
-                yield nothing.fileno()
-            return
-        read, write = os.pipe()
-        unpacker = Unpacker(self.image)
-        failed: list[GpuckptError] = []
-
-        def send() -> None:
-            try:
-                with suppress(BrokenPipeError):
-                    unpacker.send(CARRIED, write)
-            except GpuckptError as why:
-                failed.append(why)
-            finally:
-                os.close(write)
-
-        sender = threading.Thread(target=send, name="carried")
-        sender.start()
-        try:
-            yield read
-        except OSError as why:
-            os.close(read)
-            read = -1
-            sender.join()
-            if failed:
-                raise failed[0] from why
-            raise
-        finally:
-            if read >= 0:
-                os.close(read)
-            sender.join()
-            unpacker.close()
-
 
 def _reached(file: CarriedFile, space: Space) -> CarriedFile:
     names = tuple(space.reach(name) for name in file.names)
@@ -291,8 +256,3 @@ def _beside(path: str, name: str) -> str:
 
 def _cut(one: Standing, aside: str) -> Cut:
     return Cut(one.path, one.device, one.inode, one.file.size, one.size, one.mtime_ns, aside)
-
-
-def _skip(source: int, count: int) -> None:
-    while count and (piece := os.read(source, min(_PIECE, count))):
-        count -= len(piece)

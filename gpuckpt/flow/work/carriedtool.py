@@ -54,7 +54,7 @@ class CarriedTool(Protocol):
     def remove_folder(self, path: str) -> None:
         """Remove a folder unless something lies in it; OSError if it may not be removed."""
 
-    def matches(self, path: str, file: CarriedFile) -> bool:
+    def matches(self, path: str, file: CarriedFile, check: Callable[[], None] = ...) -> bool:
         """Whether the bytes at `path`, as many as were recorded, are those."""
 
     def users(self, files: Collection[tuple[int, int]]) -> dict[tuple[int, int], User]:
@@ -63,7 +63,9 @@ class CarriedTool(Protocol):
     def room(self, folder: str) -> int | None:
         """Return the bytes that fit into a folder, None if it takes no names."""
 
-    def make(self, file: CarriedFile, source: int, spare: str) -> int:
+    def make(
+        self, file: CarriedFile, source: int, spare: str, check: Callable[[], None] = ...
+    ) -> int:
         """Make a file, nameless if it can be, of the bytes that `source` gives, or OSError."""
 
     def name(self, fd: int, path: str) -> None:
@@ -75,7 +77,7 @@ class CarriedTool(Protocol):
     def move(self, path: str, name: str) -> None:
         """Rename a file to a name that nothing has; OSError if that fails."""
 
-    def keep_later(self, cut: Cut) -> None:
+    def keep_later(self, cut: Cut, check: Callable[[], None] = ...) -> None:
         """Write the later bytes of a file beside it; OSError if that fails."""
 
     def shorten(self, cut: Cut, mtime_ns: int) -> None:

@@ -135,7 +135,7 @@ def folders(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
                 "carried-folder",
                 folder,
                 f"Files that the image carries belong into {folder}, and it takes no names.",
-                "Make the folder, or mount it writable.",
+                "Make the folder, or mount it writable; links of other users are not followed.",
             )
         elif room < bytes_:
             yield blocker(

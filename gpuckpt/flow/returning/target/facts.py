@@ -30,7 +30,7 @@ from gpuckpt.tools.surroundings import Surroundings
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from gpuckpt.flow.returning.ledger import Restored
     from gpuckpt.flow.returning.target.fileplan import Choice
@@ -112,10 +112,12 @@ def gather(
     gpu_map: tuple[tuple[str, str], ...] = (),
     choice: Choice = "refuse",
     moved: tuple[tuple[str, str], ...] = (),
+    check: Callable[[], None] = lambda: None,
 ) -> TargetFacts:
     """Look at all of it once; `gpu_map` has pairs of GPUs, by the names the user gave them.
 
-    `choice` is what becomes of files that have changed, `moved` what the manifest's paths were.
+    `choice` is what becomes of files that have changed, `moved` what the manifest's paths were;
+    `check` is called while files are read, and may raise.
 
     Raises:
         HostUnfit: a filesystem that the job needs does not answer.
@@ -128,7 +130,7 @@ def gather(
     places = {folder_of(path) for path in outside.sockets}
     places |= {folder_of(one.path) for one in outside.remaps if one.linked}
     ghosts = {folder_of(one.path) for one in outside.remaps if not one.linked}
-    stand = standings(tools, manifest, host.boot_id, apart=apart)
+    stand = standings(tools, manifest, host.boot_id, apart=apart, check=check)
     steps = file_plan(manifest, stand, _folders(tools, manifest, apart=apart), choice)
     running = _running(tools, manifest, host.boot_id, restored)
     facts = TargetFacts(

@@ -13,12 +13,14 @@ from gpuckpt.tools.pidspace import own_memory
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.manifest import Manifest
     from gpuckpt.model import CarriedFile
     from gpuckpt.tools.putting import Identity, User
+
+    Matches = Callable[[str, CarriedFile], bool]
 
 
 class State(StrEnum):
@@ -68,19 +70,29 @@ class Standing(Value, frozen=True):
 
 
 def standings(
-    tools: Toolbox, manifest: Manifest, boot_id: str, *, apart: bool = False
+    tools: Toolbox,
+    manifest: Manifest,
+    boot_id: str,
+    *,
+    apart: bool = False,
+    check: Callable[[], None] = lambda: None,
 ) -> tuple[Standing, ...]:
     """Look at each carried file; the bytes of those that have to be the same are read.
 
-    `apart`: the job gets memory of its own, in which nothing is yet.
+    `apart`: the job gets memory of its own, in which nothing is yet. `check` is called meanwhile,
+    and may raise.
     """
     own = Ledger(tools.state_dir).files(boot_id) if manifest.carried else set()
     if manifest.host.boot_id == boot_id:
         own |= {(one.device, one.inode) for one in manifest.carried}
+
+    def matches(path: str, file: CarriedFile) -> bool:
+        return tools.carried.matches(path, file, check)
+
     found = [
         Standing(one, State.MISSING)
         if apart and own_memory(one.path)
-        else _tagged(tools, _standing(tools, one, own), manifest.image_id)
+        else _tagged(tools, _standing(tools, one, own, matches), manifest.image_id)
         for one in manifest.carried
     ]
     here = {(one.device, one.inode) for one in found} - {(0, 0)}
@@ -111,7 +123,9 @@ def _tagged(tools: Toolbox, one: Standing, image_id: str) -> Standing:
         number += 1
 
 
-def _standing(tools: Toolbox, file: CarriedFile, own: Collection[tuple[int, int]]) -> Standing:
+def _standing(
+    tools: Toolbox, file: CarriedFile, own: Collection[tuple[int, int]], matches: Matches
+) -> Standing:
     seen = {path: now for path in file.names if (now := tools.carried.identity(path)) is not None}
     if not seen:
         return Standing(file, State.MISSING)
@@ -131,39 +145,39 @@ def _standing(tools: Toolbox, file: CarriedFile, own: Collection[tuple[int, int]
     other = [name for name, what in seen.items() if what.inode != now.inode]
     change = f"{other[0]} is not the same file any more" if other else ""
     if file.why is not Carriage.NEEDED:
-        return _work(tools, here, now, change)
+        return _work(matches, here, now, change)
     if change:
         return _taken(here, change)
-    return _memory(tools, here, now, mine=(now.device, now.inode) in own)
+    return _memory(matches, here, now, mine=(now.device, now.inode) in own)
 
 
-def _memory(tools: Toolbox, here: Standing, now: Identity, *, mine: bool) -> Standing:
+def _memory(matches: Matches, here: Standing, now: Identity, *, mine: bool) -> Standing:
     """Look at what the job cannot do without; `mine`: it was the job's own."""
     if not here.file.exact or (mine and not here.file.memory):
         return here
-    change = _change(tools, here.path, now, here.file)
+    change = _change(matches, here.path, now, here.file)
     if change and mine:
         return replace(here, state=State.STALE)
     return _taken(here, change) if change else here
 
 
-def _work(tools: Toolbox, here: Standing, now: Identity, change: str) -> Standing:
+def _work(matches: Matches, here: Standing, now: Identity, change: str) -> Standing:
     """Look at what the job has written, or the user wants to be there: that belongs to it."""
     file = here.file
     change = change or _owned(now, file)
-    if not change and now.size > file.size and tools.carried.matches(here.path, file):
+    if not change and now.size > file.size and matches(here.path, file):
         return replace(here, state=State.GROWN)
-    change = change or _change(tools, here.path, now, file)
+    change = change or _change(matches, here.path, now, file)
     return replace(here, state=State.CHANGED, why=change) if change else here
 
 
-def _change(tools: Toolbox, path: str, now: Identity, file: CarriedFile) -> str:
+def _change(matches: Matches, path: str, now: Identity, file: CarriedFile) -> str:
     """Say what is different, "" if nothing is."""
     if change := _owned(now, file):
         return change
     if now.size != file.size:
         return f"it has {now.size} bytes instead of {file.size}"
-    return "" if tools.carried.matches(path, file) else "its bytes are others"
+    return "" if matches(path, file) else "its bytes are others"
 
 
 def _owned(now: Identity, file: CarriedFile) -> str:
