@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from gpuckpt.cli import units, values
+from gpuckpt.cli.filechoices import ALONG, CHANGED
 from gpuckpt.cli.options import option
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ Files = Annotated[
         metavar="WHICH",
         help="Which files go along: auto, the default, the job's own work; none but what a restore "
         "cannot do without; all that it uses.",
-        parser=values.choice("--files", ("auto", "none", "all")),
+        parser=values.choice("--files", ALONG, CHANGED),
     ),
 ]
 Include = Annotated[

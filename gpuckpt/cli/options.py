@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from gpuckpt.cli import mappath, values
+from gpuckpt.cli import values
 from gpuckpt.cli.suggest import ignorable, images, pids
 from gpuckpt.location import Location
 
@@ -227,26 +227,6 @@ ForceGate = Annotated[
         metavar="ID",
         help="Restore although this gate is closed. May be given several times.",
         parser=values.gate,
-    ),
-]
-ChangedFiles = Annotated[
-    Literal["refuse", "keep", "replace"],
-    option(
-        "--files",
-        metavar="WHAT",
-        help="The job's files that have changed since the dump: refuse, the default; keep today's; "
-        "or replace them, today's are put aside.",
-        parser=values.choice("--files", ("refuse", "keep", "replace")),
-        twin="GPUCKPT_CHANGED_FILES",
-    ),
-]
-MapPath = Annotated[
-    list[str] | None,
-    option(
-        "--map-path",
-        metavar="OLD=NEW",
-        help="What was at OLD is at NEW on this host. May be given several times.",
-        parser=mappath.pair,
     ),
 ]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from gpuckpt.cli import carriage, describe, preview, roster, timeline, units, values
-from gpuckpt.cli.carriage import Exclude, Files, HashFiles, Include
+from gpuckpt.cli.carriage import Exclude, HashFiles, Include
 from gpuckpt.cli.context import Application
+from gpuckpt.cli.filechoices import ALONG, CHANGED, MapPath, pairs
 from gpuckpt.cli.options import (
     FileLocks,
     GhostLimit,
@@ -18,6 +19,7 @@ from gpuckpt.cli.options import (
     Output,
     Quiesce,
     Tcp,
+    option,
 )
 from gpuckpt.cli.page import Fields, Findings, Next, Outcome, Page, Table, Tone
 from gpuckpt.cli.suggest import pids_and_images
@@ -48,6 +50,18 @@ PlanTarget = Annotated[
 ]
 
 
+PlanFiles = Annotated[
+    Literal["auto", "none", "all", "refuse", "keep", "replace"] | None,
+    option(
+        "--files",
+        metavar="WHAT",
+        help="Of a pid, which files go along: auto, none or all; of an image, what becomes of "
+        "those that have changed: refuse, keep or replace.",
+        parser=values.choice("--files", (*ALONG, *CHANGED)),
+    ),
+]
+
+
 def plan(
     app: Application,
     target: PlanTarget,
@@ -57,13 +71,14 @@ def plan(
     tcp: Tcp = "none",
     file_locks: FileLocks = False,
     ghost_limit: GhostLimit = 1 << 30,
-    files: Files = "auto",
+    files: PlanFiles = None,
     include: Include = None,
     exclude: Exclude = None,
     hash_files: HashFiles = "sampled",
     quiesce: Quiesce = False,
     ignore: Ignore = None,
     gpu_map: GpuMap = None,
+    map_path: MapPath = None,
 ) -> int:
     """Tell all that would stop a dump or a restore.
 
@@ -80,18 +95,28 @@ def plan(
         tcp=TcpPolicy(tcp),
         file_locks=file_locks,
         ghost_limit=ghost_limit,
-        files=carriage.choice(files, include, exclude, hash_files),
+        files=carriage.choice(_of(ALONG, files), include, exclude, hash_files),
         ignore=frozenset(ignore or ()),
         quiesce=quiesce,
     )
     if not isinstance(target, int):
+        from gpuckpt.flow.preview import preview as look
+
         _tell_idle(
             app, "a restore", [word for word in describe.dump_options(request) if word[0] == "-"]
         )
-        return _of_image(app, target, gpu_map)
+        seen = look(
+            app.tools,
+            target,
+            gpu_map=values.gpu_pairs(gpu_map),
+            choice=_of(CHANGED, files),
+            moved=pairs(map_path or ()),
+        )
+        return app.show(preview.outcome(seen, gpu_map=gpu_map))
     from gpuckpt.flow.outlook import outlook
 
-    _tell_idle(app, "a dump", ["--gpu-map"] if gpu_map else [])
+    idle = {"--gpu-map": gpu_map, "--map-path": map_path, "--files": files in CHANGED}
+    _tell_idle(app, "a dump", [option for option, given in idle.items() if given])
     return app.show(outcome(outlook(app.tools, request, app.reporter)))
 
 
@@ -102,12 +127,9 @@ def _tell_idle(app: Application, of: str, options: Iterable[str]) -> None:
         app.reporter.note(f"{told}: no part of the plan of {of}")
 
 
-def _of_image(app: Application, target: Location, gpu_map: str | None) -> int:
-    """Tell what a restore of an image would meet on this host."""
-    from gpuckpt.flow.preview import preview as look
-
-    seen = look(app.tools, target, gpu_map=values.gpu_pairs(gpu_map))
-    return app.show(preview.outcome(seen, gpu_map=gpu_map))
+def _of(words: tuple[str, ...], given: str | None) -> Any:  # noqa: ANN401 - one of them
+    """Return what was given if it is meant for this kind of plan, else the default."""
+    return given if given in words else words[0]
 
 
 def outcome(seen: Outlook) -> Outcome:

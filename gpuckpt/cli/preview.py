@@ -59,9 +59,9 @@ def outcome(seen: Preview, force: Iterable[str] = (), gpu_map: str | None = None
 def _following(seen: Preview, force: Iterable[str], gpu_map: str | None) -> str:
     """Return the restore with the options that were asked about, or this page again."""
     options = ["--gpu-map", gpu_map] if gpu_map else []
+    options += ["--files", seen.facts.choice] if seen.facts.choice != "refuse" else []
+    options += [word for pair in seen.facts.moved for word in ("--map-path", "=".join(pair))]
     asked = ["--pid-namespace"] if seen.facts.apart else []
-    asked += ["--files", seen.facts.choice] if seen.facts.choice != "refuse" else []
-    asked += [word for pair in seen.facts.moved for word in ("--map-path", "=".join(pair))]
     asked += [word for gate in sorted(force) for word in ("--force-gate", gate)]
     verb = "restore"
     if seen.error is None:

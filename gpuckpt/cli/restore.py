@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from gpuckpt.cli import describe, mappath, moved, preview, timeline, units, values
+from gpuckpt.cli import describe, filechoices, moved, preview, timeline, units, values
 from gpuckpt.cli.context import Application
+from gpuckpt.cli.filechoices import ChangedFiles, MapPath
 from gpuckpt.cli.options import (
-    ChangedFiles,
     ForceGate,
     GpuMap,
     ImageFolder,
-    MapPath,
     Settle,
     Thp,
     option,
@@ -128,7 +127,7 @@ def restore(
         pid_namespace=pid_namespace,
         prove=prove,
         files=files,
-        map_path=mappath.pairs(map_path or ()),
+        map_path=filechoices.pairs(map_path or ()),
     )
     if plan:
         return _plan(app, request, gpu_map)

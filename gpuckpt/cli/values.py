@@ -129,11 +129,18 @@ def size(option: str) -> Callable[[str], int]:
     return read
 
 
-def choice(option: str, allowed: Iterable[str]) -> Callable[[str], str]:
-    """Return a reader that takes one of a few words."""
-    words = tuple(allowed)
+def choice(
+    option: str, allowed: Iterable[str], elsewhere: Iterable[str] = ()
+) -> Callable[[str], str]:
+    """Return a reader that takes one of a few words.
+
+    `elsewhere` are those that other commands have: in the environment they stand for the first.
+    """
+    words, others = tuple(allowed), frozenset(elsewhere)
 
     def read(text: str) -> str:
+        if text in others and os.environ.get(variable(option)) == text:
+            return words[0]
         if text not in words:
             raise refuse(option, f"{text!r} is unknown", f"Choose from: {', '.join(words)}.")
         return text

@@ -57,7 +57,29 @@ def files(manifest: Manifest, found: Mapping[str, FileRecord | None]) -> tuple[F
         if record.path in found:
             for finding in _file(record, found[record.path]):
                 findings.setdefault((finding.id, finding.object), finding)
-    return tuple(findings.values())
+    return (*findings.values(), *_owners(manifest, found))
+
+
+def _owners(manifest: Manifest, found: Mapping[str, FileRecord | None]) -> Iterator[Finding]:
+    """Owners of another host are others for whole trees of files: one word for all of a kind."""
+    changed: dict[tuple[str, str], set[str]] = {}
+    for old in manifest.outside.files:
+        now = found.get(old.path)
+        if now is not None and None not in {old.uid, old.gid, now.uid, now.gid}:
+            was, is_ = f"{old.uid}:{old.gid}", f"{now.uid}:{now.gid}"
+            if was != is_:
+                changed.setdefault((was, is_), set()).add(old.path)
+    for (was, is_), paths in changed.items():
+        first = min(paths)
+        rest = len(paths) - 1
+        more = f" and {'one more file' if rest == 1 else f'{rest} more files'}" if rest else ""
+        yield blocker(
+            "gate-file-owner",
+            first,
+            f"{first}{more} belonged to user and group {was} at the dump, and to {is_} here.",
+            "Override with --force-gate gate-file-owner if the job may use them all the same, or "
+            f"give them back: chown {was} {first}",
+        )
 
 
 def _host(old: HostRecord, new: HostFacts) -> Iterator[Finding]:

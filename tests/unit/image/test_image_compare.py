@@ -243,3 +243,16 @@ def test_a_log_that_grew_is_warned_of() -> None:
     (finding,) = files(record(flags=LOG, size=None), record(size=110, mtime_ns=6))
     assert finding.id == "gate-file-changed"
     assert not finding.blocks
+
+
+def test_owners_are_told_together() -> None:
+    mine = [record(path=path, uid=1000, gid=100) for path in ("/data/b", "/data/a", "/data/a")]
+    outside = Outside(files=(*mine, record(path="/old")), listeners=(), terminals=())
+    now = {one.path: msgspec.structs.replace(one, uid=1, gid=100) for one in outside.files}
+    (finding,) = compare.files(samples.manifest(outside=outside), now)
+    assert (finding.id, finding.object, finding.blocks) == ("gate-file-owner", "/data/a", True)
+    assert finding.reason == (
+        "/data/a and one more file belonged to user and group 1000:100 at the dump, and to 1:100 "
+        "here."
+    )
+    assert compare.files(samples.manifest(outside=outside), {one.path: one for one in mine}) == ()

@@ -127,9 +127,6 @@ def gather(
     host = tools.host.facts()
     restored = Ledger(tools.state_dir).last(manifest.image_id)
     outside = manifest.outside
-    places = {folder_of(path) for path in outside.sockets}
-    places |= {folder_of(one.path) for one in outside.remaps if one.linked}
-    ghosts = {folder_of(one.path) for one in outside.remaps if not one.linked}
     stand = standings(tools, manifest, host.boot_id, apart=apart, check=check)
     steps = file_plan(manifest, stand, _folders(tools, manifest, apart=apart), choice)
     running = _running(tools, manifest, host.boot_id, restored)
@@ -140,10 +137,8 @@ def gather(
         no_criu=no_criu,
         files=files(tools, manifest, steps, apart=apart),
         names={name: is_there(tools, name, apart=apart) for name in _names(outside)},
-        writable={
-            place: tools.files.writable(made_in(tools, manifest, place)) for place in sorted(places)
-        },
-        makeable={place: makeable(tools, place) for place in sorted(ghosts)},
+        writable=_writable(tools, manifest),
+        makeable=_makeable(tools, outside),
         software=software(tools, manifest),
         addresses={
             one.local: tools.net.port("tcp", one.local, 0) is not PortState.NO_ADDRESS
@@ -165,6 +160,19 @@ def gather(
         rooms=_rooms(tools, manifest),
     )
     return look_again(tools, manifest, facts)
+
+
+def _writable(tools: Toolbox, manifest: Manifest) -> dict[str, bool]:
+    """Say which folders of sockets and of names that the dump left take names."""
+    places = {folder_of(path) for path in manifest.outside.sockets}
+    places |= {folder_of(one.path) for one in manifest.outside.remaps if one.linked}
+    return {one: tools.files.writable(made_in(tools, manifest, one)) for one in sorted(places)}
+
+
+def _makeable(tools: Toolbox, outside: Outside) -> dict[str, bool]:
+    """Say where the names of deleted files can be made for a moment."""
+    ghosts = {folder_of(one.path) for one in outside.remaps if not one.linked}
+    return {place: makeable(tools, place) for place in sorted(ghosts)}
 
 
 def _names(outside: Outside) -> list[str]:

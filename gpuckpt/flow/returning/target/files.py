@@ -94,4 +94,6 @@ def _record(old: FileRecord, now: HostFile) -> FileRecord:
         build_id=now.build_id,
         mtime_ns=now.mtime_ns,
         flags=old.flags,
+        uid=now.uid,
+        gid=now.gid,
     )

@@ -1,14 +1,20 @@
-"""Reading --map-path: which paths of an image are others here."""
+"""What a restore is told about files: those that have changed, and those that lie elsewhere."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
+from gpuckpt.cli import values
+from gpuckpt.cli.options import option
 from gpuckpt.cli.values import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+# --files has a meaning for what is dumped, and another one for what comes back
+ALONG: Final = ("auto", "none", "all")
+CHANGED: Final = ("refuse", "keep", "replace")
 
 
 def pair(text: str) -> str:
@@ -22,6 +28,28 @@ def pair(text: str) -> str:
         if not one.startswith("/") or "\0" in one or ".." in one.split("/") or plain == "/":
             raise refuse("--map-path", f"{one!r} is no absolute path below /", hint)
     return text
+
+
+ChangedFiles = Annotated[
+    Literal["refuse", "keep", "replace"],
+    option(
+        "--files",
+        metavar="WHAT",
+        help="The job's files that have changed since the dump: refuse, the default; keep today's; "
+        "or replace them, today's are put aside.",
+        parser=values.choice("--files", CHANGED, ALONG),
+        twin="GPUCKPT_CHANGED_FILES",
+    ),
+]
+MapPath = Annotated[
+    list[str] | None,
+    option(
+        "--map-path",
+        metavar="OLD=NEW",
+        help="What was at OLD is at NEW on this host. May be given several times.",
+        parser=pair,
+    ),
+]
 
 
 def pairs(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
