@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gpuckpt.cli import values
+from gpuckpt.cli.filechoices import ALONG, CHANGED
+from gpuckpt.errors import UsageError
 from gpuckpt.flow.request import DumpRequest, RestoreRequest
 
 if TYPE_CHECKING:
@@ -77,6 +80,8 @@ WRONG = [
     ("restore x --map-path /a=/", "--map-path: '/' is no absolute path below /"),
     ("restore x --map-path /a=/b/../c", "--map-path: '/b/../c' is no absolute path below /"),
     ("restore x --map-path /a=/b --map-path /a/=/c", "--map-path: /a is given twice"),
+    ("plan x --files some", "--files: 'some' is unknown"),
+    ("restore x --files all", "--files: 'all' is unknown"),
     ("restore x --files some", "--files: 'some' is unknown"),
     ("restore x --gpu-map 0=1=2", "--gpu-map: '0=1=2' is no list of OLD=NEW"),
     ("restore x --force-gate ../x", "--force-gate: '../x' is not the id of a gate"),
@@ -222,3 +227,15 @@ def test_restore_options_reach_the_flow(gpuckpt: Callable[..., Ran], flows: Flow
     assert asked.on_verify_fail == "kill"
     assert asked.force_gates == {"gate-driver", "gate-cpu"}
     assert asked.gpu_map == (("0", "1"), ("GPU-6c9b", "0"))
+
+
+def test_the_environment_may_say_what_another_command_means(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """GPUCKPT_FILES is one word for dumps and restores: who does not know it has his default."""
+    read = values.choice("--files", CHANGED, ALONG)
+    assert read("keep") == "keep"
+    monkeypatch.setenv("GPUCKPT_FILES", "all")
+    assert read("all") == "refuse"
+    with pytest.raises(UsageError, match="'none' is unknown"):
+        read("none")
