@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from gpuckpt.model import Condition, CudaOutcome, Finding, GpuPlace
+    from gpuckpt.model import Attempt, Condition, CudaOutcome, Finding, GpuPlace, Lost
 
 
 class GpuckptError(Exception):
@@ -22,7 +22,7 @@ class GpuckptError(Exception):
     `job` says in a sentence what became of the job. `log` is where evidence was kept, `excerpt`
     the lines of a program's output that matter. `processes` is filled in where something of the
     job is not as it had been, `gpus` where a host was compared with an image, `receipt` where a
-    record of it was kept.
+    record of it was kept, `attempts` and `lost` where more than one thing was tried.
     """
 
     code: ClassVar[int] = 1
@@ -49,6 +49,8 @@ class GpuckptError(Exception):
         self.processes: tuple[Condition, ...] = ()
         self.gpus: tuple[GpuPlace, ...] = ()
         self.receipt: Path | None = None
+        self.attempts: tuple[Attempt, ...] = ()
+        self.lost: Lost | None = None
 
     def add(self, told: str) -> None:
         """Tell of something else that came of it."""
@@ -361,6 +363,12 @@ class RestoreFailed(GpuckptError):
     code = 9
     name = "restore_failed"
     job = "Nothing is left behind; the image is intact."
+
+
+class ColdStartFailed(RestoreFailed):
+    """The job could not be started from its beginning either; nothing of it runs."""
+
+    name = "cold_start_failed"
 
 
 class UndoIncomplete(GpuckptError):

@@ -402,6 +402,32 @@ class Finding(Value, frozen=True):
         return self.severity is Severity.BLOCKER
 
 
+class Attempt(Value, frozen=True):
+    """One try to have a job run again: from `image`, or from its beginning if that is "".
+
+    `created` is when the image was made, "" if it could not be read. `outcome` is restored, started
+    or the name of the error that it ended with, which the rest tells of.
+    """
+
+    image: str
+    created: str
+    outcome: str
+    exit_code: int = 0
+    message: str = ""
+    findings: tuple[Finding, ...] = ()
+
+
+class Lost(Value, frozen=True):
+    """Seconds of a job, by the clocks of wall and host; None where that is not known.
+
+    `since_image` is the time since its image was made: work of it is in no image. `before_image` is
+    how long it had run until then: a start from the beginning does that again, too.
+    """
+
+    since_image: float | None = None
+    before_image: float | None = None
+
+
 def blocker(id_: str, thing: str, reason: str, remedy: str, pid: int | None = None) -> Finding:
     """Return a finding that stops the operation; `thing` is its object."""
     return Finding(id_, Severity.BLOCKER, thing, reason, remedy, pid)

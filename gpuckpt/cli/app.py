@@ -30,7 +30,7 @@ from gpuckpt.cli.gc import gc
 from gpuckpt.cli.jobs import jobs
 from gpuckpt.cli.options import AsJson, Progress, Quiet, Verbose
 from gpuckpt.cli.plan import plan
-from gpuckpt.cli.reading import Command, Group
+from gpuckpt.cli.reading import Command, Group, Trailing
 from gpuckpt.cli.rehearse import rehearse
 from gpuckpt.cli.repair import repair
 from gpuckpt.cli.restore import restore
@@ -155,7 +155,8 @@ def _command(name: str, *, plain: bool) -> TyperCommand:
     # what follows the job's program is the job's own, whatever it looks like
     own = {"allow_interspersed_args": False} if handler is run else None
     app = _typer(plain=plain)
-    add = app.command(name, cls=Command, help=_prose(handler), context_settings=own)
+    cls = Trailing if handler is restore else Command
+    add = app.command(name, cls=cls, help=_prose(handler), context_settings=own)
     add(_parsed(name, handler))
     made: TyperCommand = get_command(app)  # type: ignore[assignment]
     return made

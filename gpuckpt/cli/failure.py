@@ -21,7 +21,7 @@ from gpuckpt.errors import Bug, GpuckptError, UsageError
 if TYPE_CHECKING:
     from typer import TyperException
 
-    from gpuckpt.model import Condition
+    from gpuckpt.model import Attempt, Condition
 
 _TAIL = 3
 
@@ -37,6 +37,8 @@ def page(doing: str, error: GpuckptError) -> Page:
         blocks += gpus.table(error.gpus)
     if error.processes:
         blocks.append(_processes(error.processes))
+    if len(error.attempts) > 1:
+        blocks.append(attempts(error.attempts))
     rows = [("next", error.hint)] if error.hint else []
     if error.log is not None:
         rows.append(("log", str(error.log)))
@@ -59,6 +61,8 @@ def payload(error: GpuckptError) -> dict[str, object]:
         "findings": error.findings,
         "processes": error.processes,
         "gpus": gpus.payload(error.gpus),
+        "attempts": error.attempts,
+        "lost": error.lost,
         "log": error.log,
         "kept": error.receipt,
         "excerpt": error.excerpt,
@@ -107,6 +111,12 @@ def _processes(processes: tuple[Condition, ...]) -> Table:
         ),
         right=frozenset({0}),
     )
+
+
+def attempts(tried: tuple[Attempt, ...]) -> Table:
+    """Show what was tried to have a job run again, a line each."""
+    rows = ((one.image or "start", one.created, one.outcome, one.message) for one in tried)
+    return Table("tried", ("IMAGE", "MADE", "OUTCOME", "REASON"), tuple(rows))
 
 
 def _cuda(one: Condition) -> str:

@@ -83,6 +83,17 @@ ImageFolder = Annotated[
     ),
 ]
 
+Images = Annotated[
+    list[Location],
+    typer.Argument(
+        metavar="IMAGE",
+        help="The folder of the image, or its URL: s3://BUCKET/IMAGE, sftp://HOST/IMAGE. With "
+        "--try several, or a folder that they are in.",
+        parser=values.location("IMAGE"),
+        autocompletion=images,
+    ),
+]
+
 # --- every command -----------------------------------------------------------------------------
 AsJson = Annotated[bool, option("--json", help="One JSON object on stdout.", panel=_OUTPUT_PANEL)]
 Quiet = Annotated[

@@ -6,6 +6,7 @@ of a command's start.
 
 from __future__ import annotations
 
+import shlex
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,21 @@ class Command(TyperCommand):
     def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401 - as typer has it
         """Return all parameters, --help too."""
         return [_ours(parameter) for parameter in super().get_params(ctx)]
+
+
+class Trailing(Command):
+    """A command with an option --else, which takes all that follows it as one command line."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - as typer has it
+        """Make one value of what follows; a single word is a line already."""
+        before = args[: args.index("--")] if "--" in args else args
+        if "--else" in before:
+            at = args.index("--else")
+            words = args[at + 1 :]
+            words = words[1:] if words[:1] == ["--"] else words
+            line = words[0] if len(words) == 1 else shlex.join(words)
+            args = [*args[:at], f"--else={line}"]
+        return super().parse_args(ctx, args)
 
 
 class Group(TyperGroup):

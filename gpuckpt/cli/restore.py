@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from gpuckpt.cli import describe, filechoices, moved, preview, timeline, units, values
+from gpuckpt.cli import (
+    describe,
+    failure,
+    fallback,
+    filechoices,
+    moved,
+    preview,
+    timeline,
+    units,
+    values,
+)
 from gpuckpt.cli.context import Application
+from gpuckpt.cli.fallback import ElseCommand, ElseStart, EnvFile, Try
 from gpuckpt.cli.filechoices import ChangedFiles, MapPath
 from gpuckpt.cli.options import (
     ForceGate,
     GpuMap,
-    ImageFolder,
+    Images,
     Settle,
     Thp,
     option,
@@ -20,6 +31,7 @@ from gpuckpt.cli.page import Fields, Findings, Outcome, Page, Tone
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gpuckpt.flow.fallback import Back
     from gpuckpt.flow.request import RestoreRequest, RestoreResult
 
 
@@ -86,7 +98,7 @@ PlanOnly = Annotated[
 
 def restore(
     app: Application,
-    image: ImageFolder,
+    image: Images,
     *,
     post_restore: PostRestore = None,
     probe: Probe = None,
@@ -102,6 +114,10 @@ def restore(
     prove: Prove = False,
     thp: Thp = False,
     plan: PlanOnly = False,
+    several: Try = False,
+    else_start: ElseStart = False,
+    otherwise: ElseCommand = None,
+    env_file: EnvFile = None,
 ) -> int:
     """Restore the job of an image and print its root pid.
 
@@ -109,12 +125,11 @@ def restore(
     started unless this host matches the image and every byte matches its digest. An image can be
     restored any number of times.
     """
+    from gpuckpt.flow.fallback import FallbackRequest, bring_back
     from gpuckpt.flow.request import RestoreRequest
-    from gpuckpt.flow.restore import restore as act
-    from gpuckpt.flow.returning.waiting import wait_for
 
     request = RestoreRequest(
-        image=image,
+        image=fallback.one_image(image, several=several),
         post_restore=post_restore,
         probe=probe,
         probe_timeout=probe_timeout,
@@ -130,16 +145,23 @@ def restore(
         map_path=filechoices.pairs(map_path or ()),
     )
     if plan:
+        fallback.one_image(image, several=False)
         return _plan(app, request, gpu_map)
-    result = act(app.tools, request, app.reporter, app.interrupts)
+    cold = fallback.cold(start=else_start, command=otherwise, files=env_file or (), inherits=wait)
+    asked = FallbackRequest(request, tuple(image), several, cold)
+    return _end(app, bring_back(app.tools, asked, app.reporter, app.interrupts), wait=wait)
+
+
+def _end(app: Application, back: Back, *, wait: bool) -> int:
+    """Tell what came of it; with `wait` stay until the job ends, and end as it does."""
     if not wait:
-        return app.show(outcome(result))
+        return app.show(_told(back))
     app.passing_on = True
     if not app.settings.json:  # one object only, so it has to wait for the exit status
-        app.show(outcome(result))
-    status: int = wait_for(app.tools, result, app.interrupts, app.reporter)
+        app.show(_told(back))
+    status = _wait(app, back)
     if app.settings.json:
-        app.show(outcome(result, job_exit=status))
+        app.show(_told(back, job_exit=status))
     return status
 
 
@@ -160,6 +182,24 @@ def _plan(app: Application, request: RestoreRequest, gpu_map: str | None) -> int
     return app.show(preview.outcome(seen, request.force_gates, gpu_map))
 
 
+def _wait(app: Application, back: Back) -> int:
+    from gpuckpt.flow.coldstart import Started
+    from gpuckpt.flow.launch import stay_with
+    from gpuckpt.flow.returning.waiting import wait_for
+
+    if isinstance(back.job, Started):
+        return stay_with(back.job.ready.child, app.state_dir, app.reporter, app.interrupts)
+    return wait_for(app.tools, back.job, app.interrupts, app.reporter)
+
+
+def _told(back: Back, job_exit: int | None = None) -> Outcome:
+    from gpuckpt.flow.coldstart import Started
+
+    if isinstance(back.job, Started):
+        return fallback.outcome(back, back.job, job_exit)
+    return outcome(back.job, job_exit, back)
+
+
 def _inside(result: RestoreResult) -> Iterator[tuple[str, str]]:
     """Say what the job's pids are to itself, and who ends as it does."""
     if (inside := result.inside) is not None:
@@ -169,31 +209,42 @@ def _inside(result: RestoreResult) -> Iterator[tuple[str, str]]:
             yield "renamed", f"the driver's socket {old} is now {new}"
 
 
-def outcome(result: RestoreResult, job_exit: int | None = None) -> Outcome:
-    """Say which pids run again; `job_exit` is the job's own exit status, once it has one."""
+def _rows(result: RestoreResult) -> Iterator[tuple[str, str]]:
+    """Say which pids run again, how soon, and what is to be known of it."""
     from gpuckpt.flow.work.history import until_it_ran
 
-    rows = [
-        ("pid", str(result.root_pid)),
-        ("processes", " ".join(map(str, result.pids))),
-        *_inside(result),
-        ("image", str(result.image)),
-        ("took", units.seconds(result.receipt.seconds)),
-    ]
+    yield "pid", str(result.root_pid)
+    yield "processes", " ".join(map(str, result.pids))
+    yield from _inside(result)
+    yield "image", str(result.image)
+    yield "took", units.seconds(result.receipt.seconds)
     if told := timeline.reached(result.receipt):
-        rows.append(("after", told))
+        yield "after", told
     took = until_it_ran(result.receipt)
     if told := timeline.forecast(result.expected, took, result.receipt):
-        rows.append(("forecast", told))
+        yield "forecast", told
     if result.proved is not None:
-        rows.append(("memory", describe.proved(result.proved)))
+        yield "memory", describe.proved(result.proved)
     if result.progress:
         said = {"ran": "uses CPU time again", "idle": "only sleeps so far: it may be waiting"}
-        rows.append(("progress", said[result.progress]))
+        yield "progress", said[result.progress]
     if result.kept is not None:
-        rows.append(("receipt", str(result.kept)))
+        yield "receipt", str(result.kept)
+    yield from (("kept", f"{aside}, of {path}") for path, aside in result.aside.items())
+
+
+def outcome(
+    result: RestoreResult, job_exit: int | None = None, back: Back | None = None
+) -> Outcome:
+    """Say which pids run again; `job_exit` is the job's own exit status, once it has one.
+
+    `back` tells what else was tried.
+    """
+    rows = [*_rows(result)]
+    several = back is not None and len(back.attempts) > 1
+    rows += timeline.lost(back.lost, cold=False) if back and several else ()
+    tried = (failure.attempts(back.attempts),) if back and several else ()
     changed = moved.table(result.identity)
-    rows += [("kept", f"{aside}, of {path}") for path, aside in result.aside.items()]
     warnings = (Findings(result.findings),) if result.findings else ()
     payload: dict[str, object] = {
         "image": result.image,
@@ -211,13 +262,17 @@ def outcome(result: RestoreResult, job_exit: int | None = None) -> Outcome:
         "image_id": result.image_id,
         "account": result.account,
         "kept": result.kept,
+        "started": None,
+        **fallback.payload(back),
     }
     if job_exit is not None:
         payload["job_exit"] = job_exit
     return Outcome(
         payload=payload,
         page=Page(
-            "restored, and the job runs", Tone.GOOD, (Fields(tuple(rows)), *changed, *warnings)
+            "restored, and the job runs",
+            Tone.GOOD,
+            (Fields(tuple(rows)), *tried, *changed, *warnings),
         ),
         quiet=str(result.root_pid),
         status=job_exit or 0,

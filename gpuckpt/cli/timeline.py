@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuckpt.cli import units
+from gpuckpt.cli import failure, units
 from gpuckpt.cli.page import Fields, Table, Timeline
 
 if TYPE_CHECKING:
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gpuckpt.cli.page import Block
     from gpuckpt.flow.sight.experience import Lately
     from gpuckpt.flow.work.history import Record
+    from gpuckpt.model import Lost
     from gpuckpt.timing import Foreign, Interval, Receipt
 
 
@@ -22,11 +23,18 @@ _WORTH_A_LINE = 0.001
 
 def of_record(record: Record) -> Iterator[Block]:
     """Draw what was kept of an operation."""
+    from gpuckpt.flow.work.history import COLD
+
     ended = "done" if record.outcome == "done" else f"failed ({record.outcome})"
     head = f"{record.operation} of {record.started}, {ended}"
     yield from of_receipt(record.receipt, head)
     if told := forecast(record.expected, record.took, record.receipt):
         yield Fields((("forecast", told),))
+    if record.attempts:
+        yield failure.attempts(record.attempts)
+    cold = record.operation == COLD
+    if record.lost and (record.attempts or cold):
+        yield Fields(tuple(lost(record.lost, cold=cold)))
 
 
 def of_receipt(receipt: Receipt, head: str) -> Iterator[Block]:
@@ -69,6 +77,15 @@ def reached(receipt: Receipt) -> str:
     )
     in_order = sorted(known, key=lambda one: one[0])  # where two are alike, as intervals stand
     return ", ".join(f"{units.seconds(seconds)} {what}" for seconds, what in in_order)
+
+
+def lost(what: Lost, *, cold: bool) -> Iterator[tuple[str, str]]:
+    """Say how much of the job's time is in no image, and how much a start does again."""
+    if what.since_image is not None:
+        said = f"{units.seconds(what.since_image)} since the image was made"
+        if cold and what.before_image is not None:
+            said += f", and the {units.seconds(what.before_image)} it had run before"
+        yield "lost", said
 
 
 def lately(known: Lately) -> str:

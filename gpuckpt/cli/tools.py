@@ -21,6 +21,7 @@ from gpuckpt.tools.remote import Stores
 from gpuckpt.tools.run import Runner
 from gpuckpt.tools.shell import Shell
 from gpuckpt.tools.software import Software
+from gpuckpt.tools.starting import Starter
 from gpuckpt.tools.taskmemory import Memories
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def real(state_dir: Path) -> Toolbox:
         shell=Shell(runner),
         spaces=Spaces(Path("/proc")),
         software=Software(Path("/proc")),
+        starter=Starter(runner),
         stores=Stores(),
         state_dir=state_dir,
     )

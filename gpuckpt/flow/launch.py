@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.errors import NotWritable
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from gpuckpt.events import Reporter
     from gpuckpt.flow.work.interrupts import Interrupts
     from gpuckpt.tools.launcher import Launcher
+    from gpuckpt.tools.run import Child
 
 POLL_SECONDS = 0.05
 CHUNK = 1 << 16
@@ -84,17 +86,32 @@ def launch(
             f"process {child.pid} is the job's root, for `gpuckpt dump {child.pid}`; output in "
             + " and ".join(dict.fromkeys(map(str, request.streams)))
         )
-        while not has_ended(child):
-            if (signum := interrupts.take()) is not None:
-                deliver(child.pid, signum)
-            _copy(tails, echo, 64 * CHUNK)
-            time.sleep(POLL_SECONDS)
-        _copy(tails, echo)
-        # before it is waited for: its dump is at work until the pid is free
-        dump = dump_of(request.state_dir, child.pid)
-        status = child.wait() or 0
-        if dump and dump.step == "commit" and status == -signal.SIGKILL:
-            reporter.note(told(dump.image))
+        copy = partial(_copy, tails, echo)
+        return stay_with(child, request.state_dir, reporter, interrupts, copy)
+
+
+def stay_with(
+    child: Child,
+    state_dir: Path,
+    reporter: Reporter,
+    interrupts: Interrupts,
+    meanwhile: Callable[[int], None] = lambda _most: None,
+) -> int:
+    """Wait for a job that is our child, pass signals on, and return its exit status.
+
+    `meanwhile` is called now and then, with how many bytes it may take its time for.
+    """
+    while not has_ended(child):
+        if (signum := interrupts.take()) is not None:
+            deliver(child.pid, signum)
+        meanwhile(64 * CHUNK)
+        time.sleep(POLL_SECONDS)
+    meanwhile(sys.maxsize)
+    # before it is waited for: its dump is at work until the pid is free
+    dump = dump_of(state_dir, child.pid)
+    status = child.wait() or 0
+    if dump and dump.step == "commit" and status == -signal.SIGKILL:
+        reporter.note(told(dump.image))
     return status if status >= 0 else 128 - status
 
 
@@ -117,7 +134,7 @@ def _tails(streams: tuple[Path, Path]) -> dict[int, BinaryIO]:
 def _copy(
     tails: Mapping[int, BinaryIO],
     echo: Callable[[int, bytes], None] | None,
-    most: int = sys.maxsize,
+    most: int,
 ) -> None:
     """Hand on what was appended; `most` bytes of each file, for signals must get their turn."""
     for number, file in tails.items():

@@ -76,6 +76,7 @@ def preview(
         apart=apart,
         choice=choice,
         moved=moved,
+        place=str(path),
     )
     found = judge(manifest, facts)
     error = opened.error or refusal(found, force)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpuckpt.account import Account
     from gpuckpt.image.manifest import Manifest
     from gpuckpt.location import Location
-    from gpuckpt.model import Finding
+    from gpuckpt.model import Attempt, Finding
     from gpuckpt.timing import Receipt
 
 
@@ -91,6 +91,7 @@ class RestoreRequest(Value, frozen=True):
     command that is told of the job when it runs, and must succeed within `probe_timeout` seconds.
     `files` says what becomes of the job's files that have changed since, `map_path` has paths of
     the image and what they are here.
+    `attempts` are those with other images, that came to nothing.
     """
 
     image: Location
@@ -107,6 +108,7 @@ class RestoreRequest(Value, frozen=True):
     post_restore: str | None = None
     files: Literal["refuse", "keep", "replace"] = "refuse"
     map_path: tuple[tuple[str, str], ...] = ()
+    attempts: tuple[Attempt, ...] = ()
 
 
 class Proved(Value, frozen=True):

@@ -61,6 +61,7 @@ class Relocation(Value, frozen=True):
         if not self:
             return manifest
         carried = tuple(self._carried(one) for one in manifest.carried)
+        start = manifest.start
         return replace(
             manifest,
             tree=tuple(
@@ -82,6 +83,13 @@ class Relocation(Value, frozen=True):
             ),
             models=tuple(replace(one, path=self.path(one.path)) for one in manifest.models),
             tracked=tuple(replace(one, path=self.path(one.path)) for one in manifest.tracked),
+            start=start
+            and replace(
+                start,
+                program=self.path(start.program),
+                stdout=self.path(start.stdout),
+                stderr=self.path(start.stderr),
+            ),
         )
 
     def _carried(self, one: CarriedFile) -> CarriedFile:

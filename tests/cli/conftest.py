@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from gpuckpt.flow.request import DumpRequest, DumpResult, RestoreRequest, RestoreResult
+    from gpuckpt.flow.fallback import Back, FallbackRequest
+    from gpuckpt.flow.request import DumpRequest, DumpResult, RestoreResult
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class Flows:
         self.requests: list[Any] = []
         self.error: Exception | None = None
         self.job_exit = 7
+        self.fallback: FallbackRequest | None = None
+        self.back = samples.back()
 
     def dump(self, _tools: object, request: DumpRequest, reporter: Any, _i: object) -> DumpResult:
         self._asked(request)
@@ -57,13 +60,12 @@ class Flows:
         reporter.warn("a warning")
         return samples.dump_result(running=request.leave_running)
 
-    def restore(
-        self, _tools: object, request: RestoreRequest, _r: object, _i: object
-    ) -> RestoreResult:
-        self._asked(request)
+    def bring_back(self, _tools: object, request: FallbackRequest, _r: object, _i: object) -> Back:
+        self._asked(request.what)
+        self.fallback = request
         if self.error is not None:
             raise self.error
-        return samples.restore_result()
+        return self.back
 
     def wait_for(self, _tools: object, job: RestoreResult, *_: object) -> int:
         self.requests.append(job.parent)
@@ -89,7 +91,7 @@ def flows(monkeypatch: pytest.MonkeyPatch) -> Flows:
     """Put stand-ins in the place of every flow; the tools must not even be made."""
     found = Flows()
     monkeypatch.setattr("gpuckpt.flow.dump.dump", found.dump)
-    monkeypatch.setattr("gpuckpt.flow.restore.restore", found.restore)
+    monkeypatch.setattr("gpuckpt.flow.fallback.bring_back", found.bring_back)
     monkeypatch.setattr("gpuckpt.flow.returning.waiting.wait_for", found.wait_for)
     monkeypatch.setattr("gpuckpt.flow.outlook.outlook", found.answer(samples.outlook()))
     for name, result in samples.results().items():

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 from msgspec.structs import replace
 
+from gpuckpt import errors
 from gpuckpt.errors import HostMismatch
+from gpuckpt.flow.coldstart import Started
 from gpuckpt.flow.compat import Candidate, Compat, Fit
 from gpuckpt.flow.doctor import Check, DoctorResult
+from gpuckpt.flow.fallback import Back
 from gpuckpt.flow.gc import GcResult, Removed
 from gpuckpt.flow.jobs import Job
 from gpuckpt.flow.leftovers.found import suspension
@@ -41,11 +45,13 @@ from gpuckpt.image.manifest import (
 )
 from gpuckpt.image.outside import FileRecord, ListenerRecord, Outside
 from gpuckpt.model import (
+    Attempt,
     Carriage,
     CudaState,
     Finding,
     Gpu,
     GpuUse,
+    Lost,
     Process,
     ProcessRef,
     Severity,
@@ -54,6 +60,7 @@ from gpuckpt.model import (
 )
 from gpuckpt.timing import Event, Foreign, Interval, Phase, Receipt, Wait
 from gpuckpt.tools.criurun import CriuOptions
+from gpuckpt.tools.starting import Ready, Start
 from gpuckpt.tools.usedfiles import UsedFile
 from tests import gpu_samples, host_samples, plan_samples
 
@@ -282,6 +289,27 @@ def restore_result() -> RestoreResult:
         findings=(),
         gpu_map={UUID: "GPU-other"},
     )
+
+
+def back(*tried: Attempt) -> Back:
+    done = Attempt(str(IMAGE), MANIFEST.created, "restored")
+    return Back(restore_result(), (*tried, done), Lost(60.0, 120.0))
+
+
+def started() -> Back:
+    """Return a job that was started in place of a restore."""
+    why = errors.ImageDamaged("the image is damaged")
+    tried = Attempt(str(IMAGE), MANIFEST.created, why.name, why.exit_code, why.message)
+    start = Start(
+        ("python", "a job.py"),
+        {},
+        cwd="/data",
+        stdout="/data/out.log",
+        log=Path("/state/cold/a.log"),
+    )
+    ready: Ready = mock.Mock()
+    job = Started(99, why, start, IMAGE, RECEIPT, ready)
+    return Back(job, (tried, Attempt("", "", "started")), Lost(60.0, 3600.0))
 
 
 def compat_result() -> Compat:

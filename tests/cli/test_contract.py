@@ -108,6 +108,11 @@ RESULTS = {
         "image_id",
         "account",
         "kept",
+        "started",
+        "cold",
+        "why",
+        "attempts",
+        "lost",
     },
     "verify": {"image", "image_id", "files", "bytes", "raw_bytes", "seconds", "host", "findings"},
     "compat": {"images", "hosts", "fits", "best", "homeless"},
@@ -237,6 +242,8 @@ def test_every_error_as_json(
         "log",
         "kept",
         "excerpt",
+        "attempts",
+        "lost",
     }
     assert (told["name"], told["message"]) == (error.name, flows.error.message)
     assert len(told["findings"]) == len(flows.error.findings)

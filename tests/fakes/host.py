@@ -48,6 +48,7 @@ from gpuckpt.tools.putting import Identity
 from gpuckpt.tools.signs import Signs
 from gpuckpt.tools.sockets import InetSocket
 from gpuckpt.tools.software import Survey
+from gpuckpt.tools.starting import Account, Start
 from gpuckpt.tools.surroundings import Surroundings
 from gpuckpt.tools.taskmemory import Mapping
 from gpuckpt.tools.usedfiles import Listing, UsedFile
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
 GIB = 1 << 30
 ROOT_PID = 4_000_000  # higher than the pid of any test run
 COPIES, COPY = 0x7000_0000, 600 << 10  # where the driver's copies are, and how long each is
+COLD_PID = ROOT_PID + 9000  # of a job that is started
 INIT_PID = ROOT_PID + 5000  # of a pid namespace, and those of the job in it follow
 # the job's processes talk to each other
 CONNECTED = (
@@ -163,6 +165,9 @@ class FakeHost:
     restored: dict[int, Process] = field(default_factory=dict)
     probe_answer: str = ""
     hook_answer: str = ""
+    started: list[Start] = field(default_factory=list)  # what was to become a job
+    unstartable: str = ""
+    ends_with: int | None = None  # a started job, at once
     told: dict[str, dict[str, str]] = field(default_factory=dict)  # shell lines, environments
     adopting: bool = False
     leftover: int = 0
@@ -293,6 +298,7 @@ class FakeHost:
             "shell": _Shell(self),
             "spaces": _Spaces(self),
             "software": _Software(self),
+            "starter": _Starter(self),
         }
         self.stores.around = self.around
         counted: dict[str, Any] = {name: _Counted(self, name, tool) for name, tool in tools.items()}
@@ -1081,3 +1087,45 @@ class _Shell:
         del timeout, stop_fd
         self.host.told[line] = dict(environment)
         return self.host.hook_answer if environment else self.host.probe_answer
+
+
+@dataclass
+class _Starter:
+    host: FakeHost
+
+    def account(self, uid: int, gid: int) -> Account:
+        return Account((gid,), {"HOME": f"/home/{uid}"})
+
+    def ready(self, what: Start) -> FakeReady:
+        pid = COLD_PID + len(self.host.started)
+        self.host.started.append(what)
+        self.host.processes[pid] = process(
+            pid, os.getpid(), argv=("launch.py", *what.argv), cwd=what.cwd or "/"
+        )
+        return FakeReady(self.host, pid)
+
+
+@dataclass
+class FakeReady:
+    """A process that waits to become a job."""
+
+    host: FakeHost
+    pid: int
+
+    def go(self, stop_fd: int) -> str:
+        del stop_fd
+        return str(self.host.around("ready.go", self._go))
+
+    def _go(self) -> str:
+        if self.host.unstartable or self.host.ends_with is not None:
+            del self.host.processes[self.pid]
+            return self.host.unstartable
+        one = self.host.processes[self.pid]
+        self.host.processes[self.pid] = replace(one, argv=self.host.started[-1].argv)
+        return ""
+
+    def status(self) -> int | None:
+        return None if self.pid in self.host.processes else self.host.ends_with
+
+    def give_up(self) -> None:
+        self.host.processes.pop(self.pid, None)

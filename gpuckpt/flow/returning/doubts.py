@@ -6,9 +6,9 @@ Each of these has an innocent explanation. What is certainly wrong stands in pro
 from __future__ import annotations
 
 import os
-from datetime import datetime
 from typing import TYPE_CHECKING
 
+from gpuckpt.flow.returning.elapsed import made_at
 from gpuckpt.model import CudaState, TcpPolicy, warning
 from gpuckpt.value import Value
 
@@ -122,7 +122,7 @@ def lost_end(pid: int, fd: int, *, writes: bool, holder: str = "") -> Finding:
 def copies(tools: Toolbox, manifest: Manifest, but: Iterable[int]) -> Iterator[Finding]:
     """A supervisor takes a dump for the job's death, and starts it anew."""
     root = manifest.tree[0]
-    since = _time(manifest.created)
+    since = made_at(manifest)
     if not root.argv or since is None:
         return
     own = set(but)
@@ -140,14 +140,6 @@ def _descends(tools: Toolbox, process: Process | None, own: Collection[int]) -> 
     while process is not None and process.pid not in own and process.ppid > 1:
         process = tools.proc.process(process.ppid)
     return process is not None and process.pid in own
-
-
-def _time(written: str) -> float | None:
-    """Return a time as seconds since the epoch, None if it is none."""
-    try:
-        return datetime.fromisoformat(written).timestamp()
-    except ValueError:
-        return None
 
 
 def _copy(process: Process, parent: Process | None) -> Finding:

@@ -41,6 +41,7 @@ def admit(
             choice=request.files,
             moved=request.map_path,
             check=operation.interrupts.check,
+            place=str(image.path),
         )
         plan = facts.gpus or GpuPlan()
         findings = judge(manifest, facts)

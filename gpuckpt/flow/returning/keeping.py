@@ -11,6 +11,7 @@ from gpuckpt import __version__
 from gpuckpt.account import Account, Memory
 from gpuckpt.errors import GpuckptError
 from gpuckpt.flow.returning.compared import compared, new_place
+from gpuckpt.flow.returning.elapsed import lost
 from gpuckpt.flow.sight.homecoming import returning
 from gpuckpt.flow.work import keeping, spans
 from gpuckpt.flow.work.history import History, record_of
@@ -46,6 +47,7 @@ class Told:
         )
         self._past = History(operation.tools.state_dir).records()
         self._image = image
+        self._attempts = request.attempts
         manifest = image.manifest
         operation.record.spans = spans.of_restore(
             cuda=bool(manifest.cuda), quiesced=bool(manifest.quiesced), probe=bool(request.probe)
@@ -97,7 +99,12 @@ class Told:
         """Return what is kept."""
         known = record_of(self._image.manifest, receipt)
         return replace(
-            known, image=str(self._image.path), expected=self.expected, account=self.account
+            known,
+            image=str(self._image.path),
+            expected=self.expected,
+            account=self.account,
+            attempts=self._attempts,
+            lost=lost(self._image.manifest),
         )
 
 

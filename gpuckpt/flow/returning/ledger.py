@@ -6,10 +6,12 @@ a warning, nothing more: it is not synced, and what cannot be read counts as not
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
+from blake3 import blake3
 
 from gpuckpt.image import wire
 from gpuckpt.model import ProcessRef
@@ -27,7 +29,8 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     """The last restore of one image on this host; the start times are those of the new tree.
 
     `copies` are processes of earlier restores that ran still: in pid namespaces there may be many.
-    `files` are device and inode of what the image carries, as they are since.
+    `files` are device and inode of what the image carries, as they are since. `cold`: the job was
+    started from its beginning instead.
     """
 
     image_id: str
@@ -37,11 +40,17 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     processes: tuple[ProcessRef, ...]
     files: tuple[tuple[int, int], ...] = ()
     copies: tuple[ProcessRef, ...] = ()
+    cold: bool = False
 
     @property
     def known(self) -> tuple[ProcessRef, ...]:
         """All processes that may be this job."""
         return self.processes + self.copies
+
+
+def place_id(place: str) -> str:
+    """Return what stands for the id of an image that cannot be read: where it is."""
+    return f"place-{blake3(os.fsencode(place)).hexdigest()[:32]}"
 
 
 class Ledger:
@@ -69,14 +78,27 @@ class Ledger:
                     found |= set(one.files) if one.boot_id == boot_id else set()
         return found
 
-    def add(self, restored: Restored) -> None:
-        """Write one down in place of an older one; a full disk is no reason to fail a restore."""
+    def at(self, image: str) -> tuple[Restored, ...]:
+        """Return what came of the images at a place, which may have become unreadable."""
+        found = []
         with suppress(OSError):
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            path = self._path(restored.image_id)
-            fresh = path.with_suffix(".new")
-            fresh.write_bytes(wire.to_json(restored))
-            fresh.rename(path)
+            for path in sorted(self._folder.glob("*.json")):
+                with suppress(OSError, msgspec.MsgspecError):
+                    found.append(wire.from_json(path.read_bytes(), Restored))
+        return tuple(one for one in found if one.image == image)
+
+    def write(self, restored: Restored) -> None:
+        """Write one down in place of an older one; OSError if that cannot be done."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self._path(restored.image_id)
+        fresh = path.with_suffix(".new")
+        fresh.write_bytes(wire.to_json(restored))
+        fresh.rename(path)
+
+    def add(self, restored: Restored) -> None:
+        """Write one down, and keep the newest; a full disk is no reason to fail a restore."""
+        with suppress(OSError):
+            self.write(restored)
             by_age = sorted(self._folder.iterdir(), key=lambda one: one.stat().st_mtime)
             for old in by_age[:-KEPT]:
                 old.unlink(missing_ok=True)

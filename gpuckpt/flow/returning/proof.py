@@ -13,6 +13,7 @@ from gpuckpt.errors import CudaCallFailed, NoSuchProcess, Stopped
 from gpuckpt.flow.gpu.memory import shrunk
 from gpuckpt.flow.returning import doubts
 from gpuckpt.flow.returning.motion import Motion
+from gpuckpt.flow.returning.probing import answered
 from gpuckpt.flow.returning.telling import environment
 from gpuckpt.image.identity import Identity
 from gpuckpt.model import blocker
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from gpuckpt.image.manifest import Manifest, ProcessRecord
     from gpuckpt.location import Location
     from gpuckpt.model import CudaOutcome, Finding, GpuUse, Process, ProcessRef, Tree
-
-PROBE_SOON, PROBE_PAUSE = 0.05, 0.5
 
 
 class Proof:
@@ -172,25 +171,20 @@ class Proof:
     def probe(self, command: str, timeout: float) -> list[Finding]:
         """Run the user's command until it succeeds, its time is up, or the job has ended."""
         self._before = doubts.moment(self._tools, self._manifest)
-        ends = time.monotonic() + timeout
-        pause = PROBE_SOON
-        while True:
-            self._interrupts.check()
-            left = max(1.0, ends - time.monotonic())
-            try:
-                answer = self._tools.shell.run(command, left, self._interrupts.fd)
-            except Stopped:
-                self._interrupts.check()
-                raise
+        wrong: list[Finding] = []
+
+        def rest(until: float) -> bool:
             self.motion.look()
-            if not answer:
-                return []
-            if time.monotonic() >= ends:
-                return [_wrong("probe", command, f"The probe did not succeed: {answer}.")]
-            if wrong := self._living():
-                return wrong
-            self._watch(time.monotonic() + pause)
-            pause = min(PROBE_PAUSE, 2 * pause)
+            wrong.extend(self._living())
+            if not wrong:
+                self._watch(until)
+            return not wrong
+
+        answer = answered(self._tools.shell, self._interrupts, command, timeout, rest)
+        self.motion.look()
+        if answer:
+            wrong.append(_wrong("probe", command, f"The probe did not succeed: {answer}."))
+        return wrong
 
     def _gpu(self) -> list[Finding]:
         cuda = self._manifest.cuda

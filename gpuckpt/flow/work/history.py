@@ -14,6 +14,7 @@ import msgspec
 
 from gpuckpt.account import Account
 from gpuckpt.image import wire
+from gpuckpt.model import Attempt, Lost
 from gpuckpt.timing import Receipt
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 FOLDER = "receipts"
 KEPT = 200
 DONE = "done"
+# the operation of a start from the beginning, in place of a restore
+COLD = "cold-start"
 _FAILED = "-failed"
 # what is done only if somebody asks for a proof, and no part of what the same without it takes
 PROOF = frozenset({"digest", "gpu-turn", "prove"})
@@ -49,7 +52,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     `outcome` is "done", or the name of the error it ended with. `cuda` counts the processes with
     CUDA among `processes`; `expected` is what was forecast for it, None if nothing was: the pause
     of a dump, the seconds until it runs of a restore. `image` is where the image was, by
-    `image_id` it is known. `account` is what a restore tells beside its times.
+    `image_id` it is known. `account` is what a restore tells beside its times, `attempts` are what
+    was tried before, `lost` is what it could not bring.
     """
 
     operation: str
@@ -69,6 +73,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     image_id: str = ""
     image: str = ""
     account: Account | None = None
+    attempts: tuple[Attempt, ...] = ()
+    lost: Lost | None = None
 
     @property
     def took(self) -> float | None:

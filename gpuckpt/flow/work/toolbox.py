@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gpuckpt.tools.files import HostFile, Remap
     from gpuckpt.tools.locks import FileLock
     from gpuckpt.tools.net import PortState
+    from gpuckpt.tools.starting import Account, Ready, Start
     from gpuckpt.tools.taskmemory import Mapping as Mapped
     from gpuckpt.tools.taskmemory import Memory
     from gpuckpt.tools.units import Unit
@@ -228,6 +229,16 @@ class ShellTool(Protocol):
         """
 
 
+class StartTool(Protocol):
+    """Programs that become jobs; see gpuckpt.tools.starting."""
+
+    def account(self, uid: int, gid: int) -> Account:
+        """Return what is known of a user here."""
+
+    def ready(self, what: Start) -> Ready:
+        """Make the process of a job, which waits to be told to go; OSError if it has no log."""
+
+
 class Toolbox(Value, frozen=True):
     """All tools of one operation."""
 
@@ -245,5 +256,6 @@ class Toolbox(Value, frozen=True):
     shell: ShellTool
     spaces: SpacesTool
     software: SoftwareTool
+    starter: StartTool
     stores: StoresTool
     state_dir: Path

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from gpuckpt.errors import HostUnfit
 from gpuckpt.flow.gpu.memory import holders
 from gpuckpt.flow.returning import doubts
-from gpuckpt.flow.returning.ledger import Ledger
+from gpuckpt.flow.returning.ledger import Ledger, place_id
 from gpuckpt.flow.returning.target.bound import taken_names
 from gpuckpt.flow.returning.target.fileplan import FileStep, file_plan
 from gpuckpt.flow.returning.target.files import fake_link, files, is_there
@@ -113,11 +113,12 @@ def gather(
     choice: Choice = "refuse",
     moved: tuple[tuple[str, str], ...] = (),
     check: Callable[[], None] = lambda: None,
+    place: str = "",
 ) -> TargetFacts:
     """Look at all of it once; `gpu_map` has pairs of GPUs, by the names the user gave them.
 
     `choice` is what becomes of files that have changed, `moved` what the manifest's paths were;
-    `check` is called while files are read, and may raise.
+    `check` is called while files are read, and may raise; `place` is where the image lies.
 
     Raises:
         HostUnfit: a filesystem that the job needs does not answer.
@@ -129,7 +130,7 @@ def gather(
     outside = manifest.outside
     stand = standings(tools, manifest, host.boot_id, apart=apart, check=check)
     steps = file_plan(manifest, stand, _folders(tools, manifest, apart=apart), choice)
-    running = _running(tools, manifest, host.boot_id, restored)
+    running = _running(tools, manifest, host.boot_id, restored, place)
     facts = TargetFacts(
         host=host,
         own=tools.proc.surroundings(os.getpid()),
@@ -258,6 +259,15 @@ def _locked(
 
 
 def _running(
+    tools: Toolbox, manifest: Manifest, boot_id: str, restored: Restored | None, place: str
+) -> frozenset[int]:
+    """Return the same, with what was started while the image at its place could not be read."""
+    unread = Ledger(tools.state_dir).last(place_id(place))
+    found = (running_here(tools, manifest, boot_id, one) for one in (restored, unread))
+    return frozenset[int]().union(*found)
+
+
+def running_here(
     tools: Toolbox, manifest: Manifest, boot_id: str, restored: Restored | None
 ) -> frozenset[int]:
     """Return the pids under which this very job runs here, by the start times it had."""

@@ -96,7 +96,8 @@ def running(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
     if again and before is not None:
         last = any(ref.pid in facts.running for ref in before.processes)
         when = f"at {before.at}" if last else "before"
-        reason = f"This very job was restored here {when} and runs: process "
+        how = "started from its beginning" if last and before.cold else "restored"
+        reason = f"This very job was {how} here {when} and runs: process "
     else:
         reason = "The job that was dumped still runs here: process "
     if facts.apart:
@@ -122,11 +123,12 @@ def running(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
 
 def before(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
     """Whatever the job did after an earlier restore is done a second time."""
-    if facts.restored is not None and not facts.running:
+    earlier = facts.restored
+    if earlier is not None and not (facts.running or earlier.cold):
         yield warning(
             "restored-before",
-            facts.restored.image,
-            f"The image was restored here before, at {facts.restored.at}, and that job has ended.",
+            earlier.image,
+            f"The image was restored here before, at {earlier.at}, and that job has ended.",
             "Keep what it wrote since then, if that matters: it will be written again.",
         )
 

@@ -1,0 +1,106 @@
+"""The images that may bring a job back, newest first; those that cannot be read are told first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuckpt.errors import GpuckptError, UsageError
+from gpuckpt.flow.returning.elapsed import made_at
+from gpuckpt.flow.work.opening import open_image
+from gpuckpt.image import names
+from gpuckpt.value import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from gpuckpt.flow.work.storetool import StoresTool
+    from gpuckpt.image.manifest import Manifest
+    from gpuckpt.location import Location, Url
+
+_ANOTHER = "Name the images of one job, in place of their folder."
+
+
+class Candidate(Value, frozen=True):
+    """One image; `manifest` is None, or `error` says why, where it cannot be read."""
+
+    path: Location
+    manifest: Manifest | None = None
+    error: GpuckptError | None = None
+
+    @property
+    def created(self) -> str:
+        """When it was made, "" if that is not known."""
+        return self.manifest.created if self.manifest else ""
+
+
+def candidates(
+    stores: StoresTool, places: Iterable[Location], *, several: bool
+) -> tuple[Candidate, ...]:
+    """Return the images at some places; with `several` a place may be a folder of them.
+
+    Raises:
+        UsageError: a folder holds images of more than one job.
+    """
+    found: dict[Location, Candidate] = {}
+    for place in places:
+        inside = images_in(stores, place) if several else ()
+        listed = [_read(stores, path) for path in inside or (place,)]
+        _one_job(place, listed)
+        found |= {one.path: one for one in listed}
+    return tuple(sorted(found.values(), key=_order))
+
+
+def images_in(stores: StoresTool, folder: Location) -> tuple[Location, ...]:
+    """Return the images that lie in a folder, none if it is an image itself."""
+    try:
+        inside = _inside(folder) if isinstance(folder, Path) else _objects(stores, folder)
+    except (OSError, GpuckptError):  # not there, closed to us: whoever opens it says so
+        return ()
+    return () if "" in inside else tuple(folder / name for name in sorted(inside))
+
+
+def _inside(folder: Path) -> set[str]:
+    """Return the names of images below a folder of this host, "" for itself."""
+    if (folder / names.MANIFEST).exists():
+        return {""}
+    below = (one for one in folder.iterdir() if not one.name.startswith("."))
+    return {one.name for one in below if (one / names.MANIFEST).exists()}
+
+
+def _objects(stores: StoresTool, folder: Url) -> set[str]:
+    """Return the same of a store, which has no folders but names."""
+    parts = (name.rpartition("/") for name in stores.folder(folder).names())
+    return {above for above, _, name in parts if name == names.MANIFEST and "/" not in above}
+
+
+def manifests(found: Iterable[Candidate]) -> Iterator[Manifest]:
+    """Go through those that could be read."""
+    return (one.manifest for one in found if one.manifest is not None)
+
+
+def _read(stores: StoresTool, path: Location) -> Candidate:
+    """Read the manifest of an image, and trust nobody else's."""
+    try:
+        with open_image(path, stores) as image:
+            return Candidate(path, image.manifest)
+    except GpuckptError as why:
+        return Candidate(path, error=why)
+
+
+def _order(one: Candidate) -> tuple[bool, float, str]:
+    made = made_at(one.manifest) if one.manifest else None
+    return one.manifest is not None, -(made or 0.0), str(one.path)
+
+
+def _one_job(folder: Location, listed: list[Candidate]) -> None:
+    """What another job did is no older state of this one."""
+    roots = [(one.path, one.manifest.tree[0]) for one in listed if one.manifest]
+    first = next((root for _, root in roots), None)
+    for path, root in roots:
+        if first and (root.argv, root.cwd, root.uid) != (first.argv, first.cwd, first.uid):
+            raise UsageError(
+                f"{folder} has images of several jobs: {' '.join(first.argv)[:80]} and, in "
+                f"{path.name}, {' '.join(root.argv)[:80]}",
+                hint=_ANOTHER,
+            )
