@@ -16,10 +16,12 @@ import pytest
 from gpuckpt.tools import hub
 from gpuckpt.tools.distributions import installed, owners, place
 from gpuckpt.tools.imported import imported
-from gpuckpt.tools.interpreters import version
+from gpuckpt.tools.interpreters import Interpreter, version
 from gpuckpt.tools.libraries import beside, libraries
+from gpuckpt.tools.loaded import loaded
 from gpuckpt.tools.proc import Proc
 from gpuckpt.tools.software import Software, Survey
+from gpuckpt.tools.weights import Use
 from tests.software_places import EXTENSION, distribution, environment, snapshot, uninstall
 
 if TYPE_CHECKING:
@@ -203,6 +205,20 @@ def test_packages_without_a_list_of_files_are_known_by_their_top_names(tmp_path:
         "old-thing": ("2.0", {"oldthing/a.py", "_old.so"}),
         "plain": ("1.0", {"plain.py"}),
     }
+
+
+def test_engines_count_as_installed_where_memory_could_not_be_read(tmp_path: Path) -> None:
+    site = tmp_path / "lib" / "python3.11" / "site-packages"
+    for name in ("transformers", "torch", "other"):
+        distribution(site, name, "1.0", {f"{name}/__init__.py": b"", f"{name}/_C.so": b""})
+    python = Interpreter("/usr/bin/python3.11", str(tmp_path), "3.11.2", "cpython")
+    used = [Use(f"{site}/torch/_C.so", "mapped")]
+    found = loaded([python], used, [], whole=False)
+    assert {one.name: how for one, how in found.items()} == {
+        "torch": ("mapped",),
+        "transformers": ("installed",),
+    }
+    assert [one.name for one in loaded([python], used, [], whole=True)] == ["torch"]
 
 
 def test_libraries_by_their_names(tmp_path: Path) -> None:
