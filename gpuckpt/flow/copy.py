@@ -79,6 +79,7 @@ def copy(
         NotWritable, NoSpace: it cannot be written there.
         Interrupted: a signal asked to stop; what has arrived is kept.
     """
+    # trusted as for a restore: the copy is this user's own, and will be
     with open_image(request.image, stores) as image:
         place = final_place(request)
         with closing(_landing(place, stores, image.manifest.image_id)) as landing:

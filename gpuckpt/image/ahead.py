@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 BLOCK: Final = 8 << 20
 AT_ONCE: Final = 16
-_MOST: Final = 48 * BLOCK  # of all blocks that are asked for or kept
+_MOST: Final = 32 * BLOCK  # of all blocks that are asked for or kept
 
 _Key = tuple[str, int]
 

@@ -7,11 +7,12 @@ live state for it, the image is as it was, and the next restore works.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuckpt.errors import GpuckptError, HostMismatch, Interrupted, RestoreFailed
+from gpuckpt.errors import GpuckptError, HostMismatch, Interrupted, RestoreFailed, StoreFailed
 from gpuckpt.events import Silent
 from gpuckpt.flow.dump import dump
 from gpuckpt.flow.request import DumpRequest, Inside, RestoreRequest, RestoreResult
@@ -19,6 +20,7 @@ from gpuckpt.flow.restore import restore
 from gpuckpt.flow.returning.target.judge import PATIENCE
 from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.flow.work.journal import Journal
+from gpuckpt.location import Url
 from gpuckpt.model import CudaState
 from gpuckpt.tools.diag import TIME_WAIT, Connection
 from gpuckpt.tools.surroundings import Surroundings
@@ -26,6 +28,8 @@ from tests.fakes.host import INIT_PID, ROOT_PID, FakeHost, Fault, process
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from gpuckpt.location import Location
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +54,7 @@ def empty_host(before: FakeHost) -> FakeHost:
     return host
 
 
-def run(host: FakeHost, image: Path, state: Path, *, apart: bool = False) -> RestoreResult:
+def run(host: FakeHost, image: Location, state: Path, *, apart: bool = False) -> RestoreResult:
     interrupts = Interrupts()
     host.interrupts = interrupts
     state.mkdir(exist_ok=True)
@@ -115,6 +119,42 @@ def test_every_call_of_a_restore(
                 assert host.huge_pages == "madvise", (number, name, kind, when)
                 assert not Journal(state).entries()
     assert run(empty_host(before), image, tmp_path / "again", apart=apart).pids
+
+
+def test_a_store_that_goes_away_at_any_moment_of_a_restore(
+    dumped: tuple[Path, FakeHost], tmp_path: Path
+) -> None:
+    """Each of the calls that read the image from a store fails, and all that come after it."""
+    image, before = dumped
+    url = Url("s3://bucket/image")
+
+    def host_with_store() -> FakeHost:
+        host = empty_host(before)
+        there = host.stores.folder(url).there
+        for path in (path for path in image.rglob("*") if path.is_file()):
+            there[str(path.relative_to(image))] = path.read_bytes()
+        return host
+
+    good = host_with_store()
+    assert run(good, url, tmp_path / "good").image == url
+    asked = [number for number, name in enumerate(good.calls, 1) if name.startswith("store.")]
+    assert len(asked) > len(good.stores.folder(url).there)
+    for number in asked:
+        host = host_with_store()
+        host.fault = Fault(number, _goes_away, "before")
+        state = tmp_path / str(number)
+        with suppress(StoreFailed):  # what is needed may have been read by then
+            run(host, url, state)
+            continue
+        assert set(host.processes) == {os.getpid()}, number
+        assert not host.cuda
+        assert not host.filters
+        assert not host.adopting
+        assert not Journal(state).entries()
+
+
+def _goes_away(host: FakeHost) -> None:
+    host.stores.away = "gone"
 
 
 def test_a_stranger_that_took_a_pid_is_not_ended(
