@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpuckpt.location import Location
 
 # what a dump and a copy put there first
-_CLAIMS: Final = (f"{names.LOGS_DIR}/upload-", names.COPY_CLAIM)
+_CLAIMS: Final = (names.UPLOAD_CLAIM, names.COPY_CLAIM)
 _SMALL_IN_ALL: Final = 16  # blocks
 
 

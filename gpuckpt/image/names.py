@@ -13,6 +13,7 @@ LOGS_DIR = "logs"
 OWNER = "owner"
 SUFFIX = ".zst"
 # an object of a store that says what is being copied there; logs may be anything
+UPLOAD_CLAIM = f"{LOGS_DIR}/upload-"
 COPY_CLAIM = f"{LOGS_DIR}/copy-"
 # the one stored file that is no image of CRIU: the bytes of the files that are carried
 CARRIED = "gpuckpt-files"

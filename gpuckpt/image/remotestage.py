@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from gpuckpt.location import Url
 
 _AT_ONCE: Final = 8
-_CLAIM: Final = f"{names.LOGS_DIR}/upload-"
 
 
 class RemoteStage:
@@ -166,12 +165,13 @@ class RemoteStage:
 
 def claim_of(owner: str) -> str:
     """Return the object by which a dump claims its place."""
-    return f"{_CLAIM}{owner}"
+    return f"{names.UPLOAD_CLAIM}{owner}"
 
 
 def claims(there: dict[str, int]) -> frozenset[str]:
-    """Return the claims among objects."""
-    return frozenset(name for name in there if name.startswith(_CLAIM))
+    """Return the claims among objects, of dumps and of copies."""
+    ours = (names.UPLOAD_CLAIM, names.COPY_CLAIM)
+    return frozenset(name for name in there if name.startswith(ours))
 
 
 def withdraw(store: Store, claim: str = "") -> None:

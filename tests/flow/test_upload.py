@@ -18,6 +18,7 @@ from gpuckpt.flow.request import DumpRequest, DumpResult, RehearseRequest
 from gpuckpt.flow.sight.forecast import forecast
 from gpuckpt.flow.sight.look import look
 from gpuckpt.flow.status import status
+from gpuckpt.flow.work.history import History
 from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.flow.work.journal import Journal
 from gpuckpt.image import sealed
@@ -182,6 +183,15 @@ def test_a_store_is_expected_to_be_slower_until_it_was_tried(tmp_path: Path) -> 
     on_disk = replace(facts, output=tmp_path / "image")
     assert forecast(facts).commit.value > 100 * forecast(on_disk).commit.value
     assert "a store takes" in forecast(facts).commit.basis
+    run(FakeHost.with_job(), tmp_path)
+    known = History(tmp_path / "state").records()
+    for url, taught in (
+        (URL, True),
+        (Url("s3://other/train"), False),
+        (Url("sftp://bucket/train"), False),
+    ):
+        commit = forecast(replace(facts, output=url), known, leave_running=False).commit
+        assert ("a store takes" not in commit.basis) is taught
 
 
 def test_a_rehearsal_in_a_store_leaves_nothing(tmp_path: Path) -> None:

@@ -164,9 +164,15 @@ def in_store(output: Location | None) -> bool:
 
 
 def _to_like_place(facts: DumpFacts, records: tuple[Record, ...]) -> tuple[Record, ...]:
-    """Return the records whose image went to a disk, or to a store, as this one is to."""
-    stored = in_store(facts.output)
-    return tuple(one for one in records if is_url(one.image) == stored)
+    """Return the records whose image went to a disk, or to this very store, as this one is to."""
+    place = _host(str(facts.output))
+    return tuple(one for one in records if _host(one.image) == place)
+
+
+def _host(image: str) -> tuple[str, str]:
+    """Return kind and host of the store that an image is in; nothing for a disk."""
+    url = Url(image) if is_url(image) else None
+    return (url.scheme, url.host) if url else ("", "")
 
 
 def _experience(
