@@ -16,12 +16,14 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from blake3 import blake3
 from msgspec.structs import replace
 
 from gpuckpt.errors import CriuMissing, CudaCallFailed, NoSuchProcess, Stopped
 from gpuckpt.flow.gpu.clock import STAMP
 from gpuckpt.flow.work.toolbox import Toolbox
 from gpuckpt.model import (
+    CarriedFile,
     CudaBackend,
     CudaOutcome,
     CudaState,
@@ -76,6 +78,7 @@ GIB = 1 << 30
 ROOT_PID = 4_000_000  # higher than the pid of any test run
 COPIES, COPY = 0x7000_0000, 600 << 10  # where the driver's copies are, and how long each is
 COLD_PID = ROOT_PID + 9000  # of a job that is started
+WORK = b"what the job wrote"
 INIT_PID = ROOT_PID + 5000  # of a pid namespace, and those of the job in it follow
 # the job's processes talk to each other
 CONNECTED = (
@@ -885,9 +888,15 @@ class _Software:
         return [("", "changed")] if old != new else []
 
 
+def _carried(path: str, why: Carriage) -> CarriedFile:
+    whole = ((0, len(WORK)),)
+    about = {"size": len(WORK), "mode": 0o644, "uid": 0, "gid": 0, "mtime_ns": 1}
+    return CarriedFile((path,), "", 1, 9, extents=whole, exact=False, why=why, **about)
+
+
 @dataclass
 class _Carried:
-    """No job here has files in memory."""
+    """No job here has files in memory; what goes along of those in `host.used` holds WORK."""
 
     host: FakeHost
 
@@ -907,12 +916,15 @@ class _Carried:
         links: Collection[str],
         pids: Iterable[int] = (),
         work: Table[str, Carriage] = MappingProxyType({}),
-    ) -> tuple[()]:
+    ) -> tuple[CarriedFile, ...]:
         del pids
         assert not paths
         assert not links
-        assert not work
-        return ()
+        return tuple(_carried(path, why) for path, why in work.items())
+
+    def copy(self, file: CarriedFile, into: int) -> str:
+        assert file.bytes == os.write(into, WORK)
+        return blake3(WORK).hexdigest()
 
     def identity(self, path: str) -> Identity | None:
         there = path in self.host.folders - self.host.missing

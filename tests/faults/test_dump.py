@@ -18,7 +18,9 @@ from gpuckpt.flow.request import DumpRequest, DumpResult
 from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.flow.work.journal import Journal
 from gpuckpt.image.store import Image
+from gpuckpt.model import Carriage
 from gpuckpt.tools.tracked import Walk
+from gpuckpt.tools.usedfiles import UsedFile
 from tests.fakes.host import ROOT_PID, FakeHost, Fault, process
 
 if TYPE_CHECKING:
@@ -73,6 +75,35 @@ def test_every_call_of_a_dump(calls: list[str], tmp_path: Path, kind: str, when:
         assert host.calls[number - 1] == name
         if kind == "signal":
             assert isinstance(caught.value, Interrupted), (number, name, caught.value)
+        assert_untouched(host, before, folder)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("kind", ["error", "signal"])
+def test_every_call_for_files_that_go_along(tmp_path: Path, kind: str, when: str) -> None:
+    """Nothing of them is left anywhere, and the job goes on."""
+
+    def job() -> FakeHost:
+        host = FakeHost.with_job()
+        host.used += (UsedFile("/work/log", 1, 9, ("/work/log",), written=True),)
+        return host
+
+    good = job()
+    result = run(good, tmp_path)
+    (carried,) = result.manifest.carried
+    assert (carried.names, carried.why) == (("/work/log",), Carriage.WRITTEN)
+    assert "files" in [one.name for one in result.receipt.phases]
+    calls = good.calls[: good.calls.index("criu.committed")]
+    places = [number for number, name in enumerate(calls, 1) if name.startswith("carried.")]
+    names = {"carried.used_of", "carried.readable", "carried.used", "carried.examine"}
+    assert names | {"carried.copy"} <= {calls[number - 1] for number in places}
+    for number in places:
+        folder = tmp_path / f"{number}"
+        folder.mkdir()
+        host, before = job(), job()
+        host.fault = Fault(number, kind, when)
+        with pytest.raises((GpuckptError, OSError)):
+            run(host, folder)
         assert_untouched(host, before, folder)
 
 

@@ -20,17 +20,27 @@ def folders(
 
     Where a link is on the way, none of a path: it may lead elsewhere on another host.
     """
+    seen: dict[str, FolderRecord | None] = {}
     found: dict[str, FolderRecord] = {}
     for path in paths:
         chain: list[FolderRecord] = []
         for folder in _above(path):
-            now = tools.carried.identity(space.reach(folder) if space else folder)
-            if now is None or not now.folder:
+            if folder not in seen:  # thousands of files may lie in one folder
+                seen[folder] = _record(tools, folder, space)
+            known = seen[folder]
+            if known is None:
                 break
-            chain.append(FolderRecord(path=folder, mode=now.mode, uid=now.uid, gid=now.gid))
+            chain.append(known)
         else:
             found |= {one.path: one for one in chain}
     return tuple(found[path] for path in sorted(found))
+
+
+def _record(tools: Toolbox, folder: str, space: Space | None) -> FolderRecord | None:
+    now = tools.carried.identity(space.reach(folder) if space else folder)
+    if now is None or not now.folder:
+        return None
+    return FolderRecord(path=folder, mode=now.mode, uid=now.uid, gid=now.gid)
 
 
 def _above(path: str) -> Iterator[str]:

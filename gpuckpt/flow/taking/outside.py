@@ -39,7 +39,7 @@ def outside(
 ) -> Outside:
     """List it: what CRIU recorded as `opened`, and what is known of its `usage`."""
     kept = [one for one in opened.files if not GPU_NODE.fullmatch(one.path)]
-    paths = (*opened.sockets, *(one.path for one in carried))
+    paths = (*opened.sockets, *(name for one in carried for name in one.names or (one.link,)))
     return Outside(
         files=tuple(_file(tools, one, usage) for one in kept),
         listeners=tuple(

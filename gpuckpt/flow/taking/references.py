@@ -7,7 +7,7 @@ is still the one that was read. Only what has come or changed since is read then
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gpuckpt.value import Value
 
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.tools.digest import Digest
     from gpuckpt.tools.usedfiles import UsedFile
+
+
+# who has looked up a user maps these files, and a daemon writes to them for as long as it runs
+_LIVING: Final = ("/var/lib/sss/mc/", "/var/cache/nscd/", "/run/nscd/", "/var/db/nscd/")
 
 
 class Print(Value, frozen=True):
@@ -57,7 +61,7 @@ class References:
 
     def _print(self, file: UsedFile, on_bytes: Callable[[int], None]) -> Print:
         """What the job writes is known by nothing: it is going to change. Nor is what is unread."""
-        if not file.names or file.written:
+        if not file.names or file.written or file.path.startswith(_LIVING):
             return Print()
         path = file.names[0]
         seen = self._tools.files.look(path, build_id=True)
