@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gpuckpt.account import Verdict
 from gpuckpt.errors import HostMismatch, ImageDamaged, UsageError, VerificationFailed
@@ -18,6 +19,7 @@ from gpuckpt.flow.evidence.make import EvidenceRequest, write
 from gpuckpt.flow.request import RestoreRequest
 from gpuckpt.flow.restore import restore
 from gpuckpt.flow.work.interrupts import Interrupts
+from tests.fakes.host import ROOT_PID
 from tests.flow.test_receipts import Growing, Place
 
 if TYPE_CHECKING:
@@ -188,3 +190,20 @@ def test_it_is_checked_against_the_image(place: Place, tmp_path: Path) -> None:
 def test_the_published_schema_is_that_of_the_types() -> None:
     assert SCHEMA.read_bytes() == schema(), "make schema"
     assert json.loads(schema())["$id"] == "urn:gpuckpt:evidence:1"
+
+
+def test_a_command_that_is_no_text(tmp_path: Path) -> None:
+    """Paths and arguments are bytes: they come out of the file, and of records, as they were."""
+    place = Place(tmp_path)
+    odd = ("train", b"/data/\xff\xfe".decode("utf-8", "surrogateescape"), "\U0010ff80")
+    before = {pid: replace(one, argv=odd) for pid, one in place.host.processes.items()}
+    place.host.processes = dict(before)
+    place.dump()
+    place.host.restored = {pid: one for pid, one in before.items() if pid >= ROOT_PID}
+    place.restore(probe=f"test {odd[1]} || true")
+    found = evidence(place)
+    assert found.job.command == " ".join(odd)
+    assert odd[1] in found.attempts[1].probe
+    path, data = write(EvidenceRequest(place.image), place.state, tmp_path)
+    assert data.decode()
+    assert check(path, place.image, Silent(), Interrupts()).findings == ()
