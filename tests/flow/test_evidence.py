@@ -18,7 +18,11 @@ from gpuckpt.flow.evidence.document import Sealed, schema
 from gpuckpt.flow.evidence.make import EvidenceRequest, write
 from gpuckpt.flow.request import RestoreRequest
 from gpuckpt.flow.restore import restore
+from gpuckpt.flow.work.history import History, record_of
 from gpuckpt.flow.work.interrupts import Interrupts
+from gpuckpt.image.store import Image
+from gpuckpt.model import Lost
+from gpuckpt.timing import Receipt
 from tests.fakes.host import ROOT_PID
 from tests.flow.test_receipts import Growing, Place
 
@@ -124,6 +128,22 @@ def test_all_that_was_tried_stands_in_it(place: Place) -> None:
         "first-progress": "begun",
         "probe-ready": "begun",
     }
+
+
+def test_a_cold_start_is_told_as_what_it_is(place: Place) -> None:
+    refused(place)
+    with Image.open(place.image) as image:
+        restored = record_of(image.manifest, Receipt("cold-start", "2030-01-01T00:00:00Z", 1.0, ()))
+    History(place.state).add(replace(restored, lost=Lost(since_image=12.3)))
+    found = evidence(place)
+    assert [(one.id, one.outcome, one.planned) for one in found.attempts] == [
+        ("dump", "done", True),
+        ("restore-1", "host_mismatch", True),
+        ("cold-start-1", "done", False),
+    ]
+    assert not [one for one in found.proved if one.about == "cold-start-1"]
+    (said,) = [one.text for one in found.not_proved if one.about == "cold-start-1"]
+    assert "12 s of work since it are lost" in said
 
 
 def test_a_job_that_did_not_pass_proves_nothing(place: Place) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from gpuckpt.account import Compared, Memory, Place
-from gpuckpt.model import Finding, GpuUse
+from gpuckpt.model import Finding, GpuUse, Lost
 from gpuckpt.timing import Event, Foreign, Phase
 
 URN = "urn:gpuckpt:evidence:1"
@@ -125,13 +125,14 @@ class Attempt(_Part, frozen=True, kw_only=True):
     """One dump or restore, whatever came of it: `outcome` is done, an error's name, or missing.
 
     A missing one was planned and nothing tells of it. One that was not `planned` is here because
-    it was recorded. `after` is the host a restore was tried on, `changes` what differs from the one
-    before. `forced` are the gates that --force-gate named. `aside` are files of that host whose
-    later bytes, or all of them, were put aside, and where to.
+    it was recorded; a start from the beginning, in place of a restore, always is. `lost` tells what
+    that cost in seconds of the job. `after` is the host a restore was tried on, `changes` what
+    differs from the one before. `forced` are the gates that --force-gate named. `aside` are files
+    of that host whose later bytes, or all of them, were put aside, and where to.
     """
 
     id: str
-    operation: Literal["dump", "restore"]
+    operation: Literal["dump", "restore", "cold-start"]
     planned: bool
     outcome: Annotated[str, Meta(pattern="^[a-zA-Z_]+$")]
     error: str = ""
@@ -145,6 +146,7 @@ class Attempt(_Part, frozen=True, kw_only=True):
     gpu_map: dict[str, str] = {}
     path_map: dict[str, str] = {}
     aside: dict[str, str] = {}
+    lost: Lost | None = None
     pids: tuple[int, ...] = ()
     memory: Memory | None = None
     probe: str = ""

@@ -20,13 +20,13 @@ from gpuckpt.flow.evidence.document import DUMP, MISSING, Attempt, Evidence, Pla
 from gpuckpt.flow.returning.compared import old_place
 from gpuckpt.flow.show import receipt
 from gpuckpt.flow.work import spans
-from gpuckpt.flow.work.history import History, record_of
+from gpuckpt.flow.work.history import COLD, History, record_of
 from gpuckpt.flow.work.opening import open_image
 from gpuckpt.image import sealed, wire
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from gpuckpt.account import Place
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from gpuckpt.location import Location
 
 RESTORE = "restore"
+Key = tuple[str, str, float]
 OF_DUMP = frozenset(one.name for one in spans.of_dump(cuda=True, quiesced=False, stays=False))
 OF_RESTORE = frozenset(one.name for one in spans.of_restore(cuda=True, quiesced=False, probe=True))
 
@@ -111,10 +112,7 @@ def _attempts(
         for path, record in History(state_dir).files_of_image(manifest.image_id)
     }
     every = known | named
-    restores = sorted(
-        (key for key in every if key[0] == RESTORE),
-        key=lambda key: (key[1], every[key][0].stat().st_mtime_ns),  # many may be of one second
-    )
+    restores = _sorted(every, RESTORE)
     wanted = named if any(one.operation == RESTORE for _, one in named.values()) else every
     most = len(every) if request.planned is None else request.planned
     attempts = [_dump(manifest, list(every.values()))]
@@ -125,6 +123,7 @@ def _attempts(
         source, record = every[key]
         name = f"{RESTORE}-{number}"
         attempts.append(_attempt(name, str(source), record, before, planned=expected))
+    attempts += [_cold(number, *every[key]) for number, key in enumerate(_sorted(every, COLD), 1)]
     lacking = max(0, (request.planned or 0) - planned)
     for number in range(len(restores) + 1, len(restores) + 1 + lacking):
         name = f"{RESTORE}-{number}"
@@ -132,10 +131,30 @@ def _attempts(
     return tuple(attempts)
 
 
+def _sorted(every: Mapping[Key, tuple[Path, Record]], operation: str) -> list[Key]:
+    """Return the attempts of a kind in the order in which they ended; many may be of one second."""
+    return sorted(
+        (key for key in every if key[0] == operation),
+        key=lambda key: (key[1], every[key][0].stat().st_mtime_ns),
+    )
+
+
+def _cold(number: int, source: Path, record: Record) -> Attempt:
+    return Attempt(
+        id=f"{COLD}-{number}",
+        operation="cold-start",
+        planned=False,
+        outcome=record.outcome,
+        source=str(source),
+        timing=derived.timing(record.receipt),
+        lost=record.lost,
+    )
+
+
 def _named(manifest: Manifest, request: EvidenceRequest) -> Iterable[tuple[Path, Record]]:
     for path in request.receipts:
         record = receipt(path)
-        if record.image_id != manifest.image_id or record.operation not in {DUMP, RESTORE}:
+        if record.image_id != manifest.image_id or record.operation not in {DUMP, RESTORE, COLD}:
             what = f"image {record.image_id}" if record.image_id else "no image that it names"
             raise UsageError(
                 f"{path} tells of a {record.operation} of {what}, not of {manifest.image_id}",
@@ -145,7 +164,7 @@ def _named(manifest: Manifest, request: EvidenceRequest) -> Iterable[tuple[Path,
         yield path, record
 
 
-def _key(record: Record) -> tuple[str, str, float]:
+def _key(record: Record) -> Key:
     """Return by what an attempt is known, in whatever file it is told of."""
     times = record.receipt.phases
     return record.operation, record.started, times[0].seconds if times else 0.0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpuckpt.account import Verdict
 from gpuckpt.flow.evidence.document import DUMP, MISSING, Statement
-from gpuckpt.flow.work.history import DONE
+from gpuckpt.flow.work.history import COLD, DONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -79,7 +79,7 @@ def _image_open(image: Saved) -> Iterator[_Said]:
 
 
 def _shown(image: Saved, job: Job, one: Attempt) -> Iterator[_Said]:
-    if one.outcome != DONE:
+    if one.outcome != DONE or one.operation == COLD:
         return
     if one.operation == DUMP:
         yield "committed", "The image was complete and synced before it had its name."
@@ -121,6 +121,10 @@ def _open(job: Job, one: Attempt) -> Iterator[_Said]:
         yield "all", "It was planned, and nothing tells what became of it."
     elif one.outcome != DONE:
         yield "all", f"It ended with {one.outcome}: nothing of the job is proved by it."
+    elif one.operation == COLD:
+        since = one.lost.since_image if one.lost is not None else None
+        lost = "" if since is None else f", and {since:.0f} s of work since it are lost"
+        yield "all", f"The job was started from its beginning: nothing is of the image{lost}."
     elif one.operation == DUMP:
         yield "restorable", "That the image can be restored: only a restore shows it."
     else:

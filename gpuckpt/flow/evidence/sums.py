@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gpuckpt.flow.evidence import derived, statements
 from gpuckpt.flow.evidence.document import DUMP, MISSING
 from gpuckpt.flow.work import spans
-from gpuckpt.flow.work.history import DONE
+from gpuckpt.flow.work.history import COLD, DONE
 from gpuckpt.model import blocker
 from gpuckpt.timing import BESIDE, micro
 
@@ -60,9 +60,10 @@ def _coverage(evidence: Evidence) -> Iterator[Finding]:
         yield flaw(
             "coverage", "plan.restores", f"{plan.restores} restores were planned, and a dump."
         )
-    numbers = [one.id.rpartition("-")[2] for one in attempts if one.operation != DUMP]
-    if numbers != [str(number) for number in range(1, len(numbers) + 1)]:
-        yield flaw("coverage", "attempts", "The restores are not counted from 1 without a gap.")
+    for kind in ("restore", COLD):
+        told = [one.id for one in attempts if one.operation == kind]
+        if told != [f"{kind}-{number}" for number in range(1, len(told) + 1)]:
+            yield flaw("coverage", "attempts", f"Each {kind} has to be counted, from 1 on.")
     for one in attempts:
         if one.outcome == MISSING:
             yield flaw(
@@ -129,7 +130,7 @@ def _intervals(attempt: Attempt, timing: Timing, place: str) -> Iterator[Finding
             yield flaw("timing", f"{place}.{one.name}", f"{one.name} stands for several intervals.")
         if one.clock != timing.clock:
             yield flaw("timing", f"{place}.{one.name}", f"{one.name} is by another clock.")
-    if attempt.outcome == DONE and attempt.operation != DUMP and attempt.after is not None:
+    if attempt.outcome == DONE and attempt.operation == "restore" and attempt.after is not None:
         for name in sorted({"runs", "first-progress", "probe-ready"} - set(names)):
             yield flaw("timing", place, f"The interval {name} is not told of.")
 
