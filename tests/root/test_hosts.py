@@ -320,3 +320,26 @@ def files(host: Host) -> dict[str, tuple[object, ...]]:
     return {
         path: seen for path, seen in host.listing().items() if not host.path(f"/{path}").is_dir()
     }
+
+
+def test_a_cold_start_where_the_image_does_not_fit(move: Move) -> None:
+    """Rather from the beginning than wrong; and no evidence calls it a restore."""
+    path, log = "/srv/lib/libown.so", move.new.path(LOG)
+    data = bytearray(move.new.path(path).read_bytes())
+    data[build_id(bytes(data))] ^= 0xFF
+    with changed(move.new, path, bytes(data)):
+        options = ("--settle", "0.2", "--else-start")
+        result = move.new.gpuckpt("restore", IMAGE, *options).result
+        try:
+            assert (result["cold"], result["why"]["name"]) == (True, "host_mismatch")
+            assert result["started"]["cwd"] == JOB
+            wait_for("it counts from 1", lambda: lines_of(log)[move.last :][:1])
+            assert lines_of(log)[move.last].split()[0] == "1"
+        finally:
+            move.new.end(result["root_pid"])
+    remove(log)
+    carry(move.old, move.new, [LOG])
+    answer = move.new.gpuckpt("evidence", IMAGE, "-o", "/ckpt/cold.json")
+    one, other = answer.result["evidence"]["attempts"][-2:]
+    assert (one["operation"], one["outcome"]) == ("restore", "host_mismatch")
+    assert (other["id"], other["outcome"]) == ("cold-start-1", "done")
