@@ -31,6 +31,7 @@ def wait_for(tools: Toolbox, job: RestoreResult, interrupts: Interrupts, reporte
         leaving.look()
     status = ended[job.parent]
     status = status if status >= 0 else 128 - status
-    if leaving.image and status == 128 + signal.SIGKILL:  # as CRIU ends what it has dumped
-        reporter.note(told(leaving.image))
+    # as CRIU ends what it has dumped
+    if status == 128 + signal.SIGKILL and (image := leaving.image):
+        reporter.note(told(image))
     return status

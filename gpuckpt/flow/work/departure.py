@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuckpt.errors import GpuckptError
 from gpuckpt.flow.work.journal import Journal
 from gpuckpt.image import names
+from gpuckpt.location import Url, is_url
 
 if TYPE_CHECKING:
     from gpuckpt.flow.work.journal import Entry
@@ -53,5 +55,11 @@ class Departure:
     @property
     def image(self) -> str:
         """The image that the job went into, empty if it did not."""
-        whole = self._image and (Path(self._image) / names.MANIFEST).exists()
-        return self._image if whole else ""
+        return self._image if self._image and self._whole() else ""
+
+    def _whole(self) -> bool:
+        if not is_url(self._image):
+            return (Path(self._image) / names.MANIFEST).exists()
+        with suppress(GpuckptError), closing(self._tools.stores.folder(Url(self._image))) as there:
+            return names.MANIFEST in there.names()
+        return False
