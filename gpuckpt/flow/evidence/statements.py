@@ -96,7 +96,7 @@ def _shown(image: Saved, job: Job, one: Attempt) -> Iterator[_Said]:
     yield (
         "processes",
         (
-            f"The {len(job.pids)} processes with their threads and programs{state} were as in the "
+            f"Its processes ({len(job.pids)}) with their threads and programs{state} were as in the "
             f"image when the job ran{settled}."
         ),
     )
