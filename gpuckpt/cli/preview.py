@@ -89,7 +89,7 @@ def _rows(seen: Preview) -> Iterator[tuple[str, str]]:
     yield "job", describe.job(manifest)
     where = "this host, since its last boot" if seen.same_boot else manifest.host.hostname
     if not seen.same_boot and manifest.host.hostname == host.hostname:
-        where = "this host, before its last boot"
+        where = f"a host named {host.hostname}, as this one is, in another boot"
     yield "dumped", f"{manifest.created} on {where}"
     yield "size", describe.sizes(manifest)
     have = units.size(host.memory_available)

@@ -159,9 +159,7 @@ def _file(old: FileRecord, new: FileRecord | None) -> Iterator[Finding]:
             "Put it back as it was, or override with --force-gate gate-file-content if the job "
             "has read of it what it needs.",
         )
-    elif (
-        _written(old) and None not in {old.mtime_ns, new.mtime_ns} and old.mtime_ns != new.mtime_ns
-    ):
+    elif _written(old) and _keeps(new) and _other_time(old, new):
         yield warning(
             "gate-file-changed",
             path,
@@ -194,6 +192,15 @@ def _size(old: FileRecord, new: FileRecord) -> Finding:
 
 def _written(record: FileRecord) -> bool:
     return record.flags & os.O_ACCMODE != os.O_RDONLY
+
+
+def _keeps(record: FileRecord) -> bool:
+    """Whether what is written to it stays there: a device's time is that of anybody's last use."""
+    return record.mode is None or stat.S_ISREG(record.mode)
+
+
+def _other_time(old: FileRecord, new: FileRecord) -> bool:
+    return None not in {old.mtime_ns, new.mtime_ns} and old.mtime_ns != new.mtime_ns
 
 
 def _only_appended(record: FileRecord) -> bool:

@@ -245,6 +245,11 @@ def test_a_log_that_grew_is_warned_of() -> None:
     assert not finding.blocks
 
 
+def test_the_time_of_a_device_says_nothing() -> None:
+    null = {"path": "/dev/null", "size": None, "mode": stat.S_IFCHR | 0o666, "flags": os.O_RDWR}
+    assert files(record(**null), record(**null, mtime_ns=6)) == ()
+
+
 def test_owners_are_told_together() -> None:
     mine = [record(path=path, uid=1000, gid=100) for path in ("/data/b", "/data/a", "/data/a")]
     outside = Outside(files=(*mine, record(path="/old")), listeners=(), terminals=())
