@@ -96,8 +96,8 @@ def _shown(image: Saved, job: Job, one: Attempt) -> Iterator[_Said]:
     yield (
         "processes",
         (
-            f"Its processes ({len(job.pids)}) with their threads and programs{state} were as in the "
-            f"image when the job ran{settled}."
+            f"Its processes ({len(job.pids)}) with their threads and programs{state} were as in "
+            f"the image when the job ran{settled}."
         ),
     )
     if one.gates and not _forced(one):
