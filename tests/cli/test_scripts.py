@@ -28,8 +28,12 @@ case $1 in
         mkdir "job-$3" && touch "job-$3/manifest.json" && echo "$PWD/job-$3"
         ;;
     restore)
-        case $3 in *bad*) echo "gpuckpt restore: pid taken" >&2; exit 8 ;; esac
-        echo 77
+        cold=false
+        case $3 in
+            *bad*) echo "gpuckpt restore: pid taken" >&2; exit 8 ;;
+            *cold*) cold=true ;;
+        esac
+        echo '{"result": {"image": "x", "root_pid": 77, "a": {}, "cold": '$cold'}}'
         ;;
 esac
 """
@@ -158,7 +162,7 @@ def test_return_restores_the_oldest_first_and_only_once(
         f"restored 77 {folder}/new one",
         "summary: 2 restored, 1 failed, 0 skipped",
     ]
-    assert ran.calls[0] == f"restore -q {folder}/old --settle 5"
+    assert ran.calls[0] == f"restore -q {folder}/old --json --settle 5"
     assert "gpuckpt restore: pid taken" in ran.err
     assert sorted(path.name for path in (folder / "returned").iterdir()) == ["new one", "old"]
     again = script("gpuckpt-return", folder)
@@ -185,3 +189,12 @@ def test_scripts_explain_themselves(name: str, script: Callable[..., Ran]) -> No
     ran = script(name, "--help")
     assert ran.code == 0
     assert "exit status" in "\n".join(ran.lines)
+
+
+def test_a_job_that_was_started_is_not_called_restored(
+    script: Callable[..., Ran], tmp_path: Path
+) -> None:
+    image(tmp_path / "ckpt", "cold", age=1)
+    ran = script("gpuckpt-return", tmp_path / "ckpt", "--", "--else-start")
+    assert ran.code == 0
+    assert ran.lines[0] == f"started 77 {tmp_path}/ckpt/cold"
