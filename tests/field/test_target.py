@@ -41,7 +41,8 @@ class Hoard:
         self.port = int((self.folder / "port").read_text())
         self.threads = sorted(int(path.name) for path in Path(f"/proc/{job.pid}/task").iterdir())
         self.pid = job.pid
-        self.image = place.dump(job)
+        # what is missing or changed here shall be told, not made good
+        self.image = place.dump(job, "--files", "none")
 
     def refused(self, *args: object) -> dict[str, list[dict[str, Any]]]:
         """Try a restore that must be refused; return what stands against it, by id."""
