@@ -227,14 +227,14 @@ def test_a_job_that_still_runs_is_named(place: Field) -> None:
 
 
 def test_a_changed_file_is_named(place: Field) -> None:
-    """A file the job has open for rewriting must have the size it had."""
+    """A file the job has open for rewriting must be as it was."""
     job = place.start(["/bin/bash", "-c", f"exec 5<>{place.folder}/data; echo x >&5; sleep 1000"])
     wait_for("the file is there", lambda: _size(place.folder / "data"))
     image = place.dump(job)
     (place.folder / "data").write_text("longer than before")
     answer = place.gpuckpt("restore", image)
     assert (answer.code, answer.error) == (8, "host_mismatch")
-    assert [finding["id"] for finding in answer.json["error"]["findings"]] == ["gate-file-size"]
+    assert [finding["id"] for finding in answer.json["error"]["findings"]] == ["file-changed"]
     (place.folder / "data").write_text("x\n")
     place.restore(image)
 

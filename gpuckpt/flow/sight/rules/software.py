@@ -90,7 +90,7 @@ def outputs_repeated(facts: DumpFacts, choices: DumpChoices) -> Iterator[Finding
             "outputs-repeated",
             descriptor(fd, path) + more,
             "The job goes on and writes; a copy restored from this image writes the same again.",
-            "Restore only after the job has ended, and expect repeated lines.",
+            "Restore only after the job has ended; files that are not carried get lines twice.",
             pid,
         )
 
