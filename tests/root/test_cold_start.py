@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -19,6 +20,7 @@ from tests.root.harness import PATIENCE, ended, exists, lines_of, wait_for
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tests.root.fake_gpu import Stage
     from tests.root.harness import Answer, Field
 
 pytestmark = pytest.mark.root
@@ -190,3 +192,21 @@ def test_what_criu_cannot_restore_is_started_and_waited_for(place: Field, home: 
         text, _ = waiting.communicate(timeout=PATIENCE)
     assert waiting.returncode == 9
     assert "heard\n" in text
+
+
+def test_the_driver_is_asked_anew_for_an_older_image(stage: Stage) -> None:
+    """A restore that fails in the driver's hands leaves nothing that the next one would meet."""
+    job = stage.start()
+    images = [stage.place.folder / name for name in ("a", "b")]
+    assert stage.gpuckpt("dump", job.pid, "-o", images[0]).code == 0
+    shutil.copytree(images[0], images[1])
+    job.wait(PATIENCE)
+    wait_for("the pid is free", lambda: not exists(job.pid))
+    change(images[1], lambda plain: plain.update(created="2026-01-01T00:00:00Z"))
+    stage.driver.fault(job.pid, "restore", error="out of memory")
+    failed = stage.gpuckpt("restore", "--try", *images, "--settle", "0.2")
+    assert failed.code == 9
+    assert tried(failed) == [("a", "restore_failed"), ("b", "restore_failed")]
+    assert not exists(job.pid)
+    asked = stage.actions()
+    assert asked.count("restore") == 2
