@@ -33,8 +33,6 @@ _KERNEL: Final = frozenset({
 })  # fmt: skip
 _ELF: Final = b"\x7fELF"
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
-# the clock of files and that of processes do not agree to the last tick
-_SLACK_NS: Final = 2_000_000_000
 
 Opened = tuple[int, "Sequence[Descriptor]", "Sequence[Mapped]"]
 
@@ -118,9 +116,9 @@ def devices(root: Path, pids: Iterable[int]) -> tuple[frozenset[int], frozenset[
 
 
 def began(ref: ProcessRef) -> int:
-    """Return a time at which a process was just about to be started, as files tell times."""
+    """Return when a process was started, as files tell times: it has written nothing by then."""
     booted = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-    return booted + ref.start_time * 1_000_000_000 // _TICKS - _SLACK_NS
+    return booted + ref.start_time * 1_000_000_000 // _TICKS
 
 
 def is_program(path: str) -> bool:
