@@ -22,7 +22,17 @@ PATIENCE: Final = 5.0
 
 
 def silent(root: Path, paths: Iterable[str], pids: Iterable[int]) -> tuple[str, ...]:
-    """Return those in which the paths are, or what processes use, as `nfs4 at /data`.
+    """Return those in which the paths are, or what processes use, as `nfs4 at /data`."""
+    return tuple(f"{one.filesystem} at {one.point}" for one in _silent(root, paths, pids))
+
+
+def unanswering(root: Path, paths: Iterable[str]) -> tuple[str, ...]:
+    """Return the folders that those are mounted at in which the paths are."""
+    return tuple(f"{one.point.rstrip('/')}/" for one in _silent(root, paths, ()))
+
+
+def _silent(root: Path, paths: Iterable[str], pids: Iterable[int]) -> list[Mount]:
+    """Ask each of them once.
 
     Names are taken from the kernel, which tells them without asking the server.
     """
@@ -35,9 +45,7 @@ def silent(root: Path, paths: Iterable[str], pids: Iterable[int]) -> tuple[str, 
                     if f"{path}/".startswith(f"{one.point.rstrip('/')}/"):
                         asked.setdefault(one.device, (f"{process}/root{one.point}", one))
     answered = _answered([place for place, _ in asked.values()])
-    return tuple(
-        f"{one.filesystem} at {one.point}" for place, one in asked.values() if place not in answered
-    )
+    return [one for place, one in asked.values() if place not in answered]
 
 
 def _used(process: str) -> Iterator[str]:

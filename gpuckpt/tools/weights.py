@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from gpuckpt.tools import hub
 from gpuckpt.tools.environment import paths
 from gpuckpt.tools.procfs import link, read
+from gpuckpt.tools.silent import unanswering
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
@@ -54,17 +55,30 @@ class Weight(Value, frozen=True):
     commit: str = ""
 
 
+class _Names(Value, frozen=True):
+    """What one process's command line and environment tell; `began` is when it was started."""
+
+    words: tuple[str, ...]
+    paths: tuple[str, ...]
+    cwd: str
+    caches: tuple[str, ...]
+    revision: str
+    began: float
+
+
 def weights(root: Path, processes: Iterable[Process], used: Iterable[Use]) -> tuple[Weight, ...]:
     """Find them; `used` is what the processes have open and mapped."""
     listed = list(used)
-    written = {one.path for one in listed if one.how == "written"}
+    written = {use.path for use in listed if use.how == "written"}
     found: dict[str, set[str]] = {}
-    for one in listed:
-        for path in hub.names_of(one.path)[:1] or [one.path]:
-            if one.path not in written and is_weight(path):
-                found.setdefault(path, set()).add(one.how)
-    for process in processes:
-        for path, how in _named(root, process):
+    for use in listed:
+        for path in hub.names_of(use.path)[:1] or [use.path]:
+            if use.path not in written and is_weight(path):
+                found.setdefault(path, set()).add(use.how)
+    asked = [_told(root, process) for process in processes]
+    dead = unanswering(root, (path for one in asked for path in (*one.paths, *one.caches)))
+    for one in asked:
+        for path, how in _named(one, dead):
             if os.path.realpath(path) not in written:
                 found.setdefault(path, set()).add(how)
     return tuple(_weight(path, found[path]) for path in sorted(found)[:_MOST])
@@ -72,11 +86,12 @@ def weights(root: Path, processes: Iterable[Process], used: Iterable[Use]) -> tu
 
 def is_weight(path: str) -> bool:
     """Whether a file is one of weights, by its name and what lies beside it."""
-    folder, _, name = path.lower().rpartition("/")
+    folder, _, name = path.rpartition("/")
+    name = name.lower()
     if name.endswith(_SUFFIXES):
         return True
     named = any(word in name for word in _WORDS)
-    return name.endswith(".bin") and (named or _describes(path[: len(folder)]))
+    return name.endswith(".bin") and (named or _describes(folder))
 
 
 def _weight(path: str, known: Iterable[str]) -> Weight:
@@ -85,27 +100,43 @@ def _weight(path: str, known: Iterable[str]) -> Weight:
     return Weight(path, tuple(sorted(known)), model, commit)
 
 
-def _named(root: Path, process: Process) -> Iterator[tuple[str, str]]:
-    """Yield what a process's command line names, and what lies in its folder if that is a model."""
+def _told(root: Path, process: Process) -> _Names:
+    """Read them from /proc alone."""
     folder = f"{root}/{process.pid}"
     top = (link(f"{folder}/root") or "/").rstrip("/")
-    began = _began(process)
-    words = list(_words(process.argv))
-    for word in words:
-        path = os.path.normpath(f"{top}{word}" if word[0] == "/" else f"{process.cwd}/{word}")
-        for one in _inside(path):
-            if hub.snapshot_of(one) or _changed(one) < began:
-                yield one, "argument"
-    for one in _inside(process.cwd):
-        if _changed(one) < began:
-            yield one, "folder"
+    words = tuple(dict.fromkeys(_words(process.argv)))
     try:
         caches = hub.hubs(paths(read(f"{folder}/environ") or b""))
     except OSError:
-        return
-    for cache in caches:
-        for word in dict.fromkeys(words):
-            known = hub.snapshot(f"{top}{cache}", word, _revision(process.argv))
+        caches = []
+    return _Names(
+        words=words,
+        paths=tuple(
+            os.path.normpath(f"{top}{one}" if one[0] == "/" else f"{process.cwd}/{one}")
+            for one in words
+        ),
+        cwd=process.cwd,
+        caches=tuple(f"{top}{one}" for one in caches),
+        revision=_revision(process.argv),
+        began=_began(process),
+    )
+
+
+def _named(names: _Names, dead: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Yield what a command line names, and what lies in its folder if that is a model.
+
+    Nobody looks at what is `dead`: nothing would end that wait.
+    """
+    for path in names.paths:
+        for one in _inside(path) if not f"{path}/".startswith(dead) else ():
+            if hub.snapshot_of(one) or _changed(one) < names.began:
+                yield one, "argument"
+    for one in _inside(names.cwd):
+        if _changed(one) < names.began:
+            yield one, "folder"
+    for cache in names.caches:
+        for word in names.words if not f"{cache}/".startswith(dead) else ():
+            known = hub.snapshot(cache, word, names.revision)
             if known is not None:
                 yield from ((one, "argument") for one in _inside(known.folder))
 

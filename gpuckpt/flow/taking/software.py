@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import DumpFailed, UsageError
+from gpuckpt.flow.sight.obstacles import check_answers
 from gpuckpt.image.engine import (
     DistributionRecord,
     Engine,
@@ -58,9 +59,11 @@ class Software:
         """Take the long look, while the job runs.
 
         Raises:
+            HostUnfit: a filesystem that is to be tracked does not answer.
             UsageError: a path to be tracked is not there, cannot be read, or holds what a dump
                 itself writes.
         """
+        check_answers(self._tools, self._track)
         self._check_tracked(sight)
         self._before = self._tools.software.survey(
             sight.tree.processes, full=self._full, advance=self._advance

@@ -38,4 +38,5 @@ def test_a_server_that_is_gone_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     assert room.silent(tmp_path, ["/etc/hosts", "/home/me/image", "/database"], []) == ()
     assert asked == [f"{tmp_path}/self/root/home"]
     assert room.silent(tmp_path, [], [7, 8]) == ("nfs4 at /data",)
+    assert room.unanswering(tmp_path, ["/home/me", "/data/models", "/database"]) == ("/data/",)
     over.set()

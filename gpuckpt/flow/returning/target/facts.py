@@ -19,7 +19,7 @@ from gpuckpt.flow.returning.target.files import fake_link, files, is_there
 from gpuckpt.flow.returning.target.gpus import planned, short
 from gpuckpt.flow.returning.target.ground import folder_of, made_in, makeable
 from gpuckpt.flow.returning.target.ports import processes, remains_of, seen_port, talkers
-from gpuckpt.flow.returning.target.software import Software, software
+from gpuckpt.flow.returning.target.software import Software, needed, software
 from gpuckpt.flow.returning.target.standing import Standing, standings
 from gpuckpt.flow.sight.obstacles import check_answers
 from gpuckpt.flow.work.journal import Journal
@@ -123,7 +123,7 @@ def gather(
     Raises:
         HostUnfit: a filesystem that the job needs does not answer.
     """
-    check_answers(tools, [one.path for one in manifest.outside.files])
+    check_answers(tools, (*(one.path for one in manifest.outside.files), *needed(manifest)))
     criu, no_criu = _criu(tools)
     host = tools.host.facts()
     restored = Ledger(tools.state_dir).last(manifest.image_id)

@@ -9,6 +9,8 @@ from msgspec import field
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gpuckpt.flow.work.toolbox import Toolbox
     from gpuckpt.image.engine import TrackedRecord
     from gpuckpt.image.manifest import Manifest
@@ -47,6 +49,15 @@ class Software(Value, frozen=True):
     libraries: dict[str, tuple[str, ...]] = field(default_factory=dict)
     weights: dict[str, Weight | None] = field(default_factory=dict)
     tracked: dict[str, Tracked | None] = field(default_factory=dict)
+
+
+def needed(manifest: Manifest) -> Iterator[str]:
+    """Yield all paths that are going to be looked at."""
+    for python in manifest.outside.pythons:
+        yield from (path for path in (python.program, python.prefix) if path)
+    yield from (one.folder for one in manifest.engine.distributions)
+    yield from (one.path for one in manifest.models)
+    yield from (one.path for one in manifest.tracked)
 
 
 def software(tools: Toolbox, manifest: Manifest) -> Software:
