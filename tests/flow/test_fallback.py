@@ -191,9 +191,11 @@ def test_no_second_copy(place: Place, kind: str) -> None:
         restore(place.tools, request, Silent(), Interrupts())
         (place.images[0] / "manifest.json").write_text("{}")
     else:
-        shutil.move(place.images[0] / "criu", place.folder.parent)
+        manifest = place.images[0] / "manifest.json"
+        text = manifest.read_text()
+        manifest.write_text("{}")
         assert place.run(place.images[0], cold=OTHER).started
-        shutil.move(place.folder.parent / "criu", place.images[0])
+        manifest.write_text(text)
     with pytest.raises(errors.GpuckptError) as caught:
         place.run(cold=COLD)
     told = [finding.id for one in caught.value.attempts for finding in one.findings]
@@ -391,3 +393,11 @@ def test_what_has_moved_is_started_where_it_is_now(place: Place, tmp_path: Path)
     (start,) = place.host.started
     assert start.cwd == "/data"
     assert start.stdout == "/data/out.log"
+
+
+def test_a_manifest_alone_tells_what_to_start(place: Place) -> None:
+    shutil.rmtree(place.images[0] / "criu")
+    back = place.run(place.images[0], cold=COLD)
+    assert back.started
+    assert isinstance(back.started.why, errors.ImageDamaged)
+    assert back.lost.since_image

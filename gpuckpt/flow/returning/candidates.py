@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpuckpt.errors import GpuckptError, UsageError
 from gpuckpt.flow.returning.elapsed import made_at
-from gpuckpt.flow.work.opening import open_image
+from gpuckpt.flow.work.opening import read_manifest
 from gpuckpt.image import names
 from gpuckpt.value import Value
 
@@ -82,8 +82,7 @@ def manifests(found: Iterable[Candidate]) -> Iterator[Manifest]:
 def _read(stores: StoresTool, path: Location) -> Candidate:
     """Read the manifest of an image, and trust nobody else's."""
     try:
-        with open_image(path, stores) as image:
-            return Candidate(path, image.manifest)
+        return Candidate(path, read_manifest(path, stores))
     except GpuckptError as why:
         return Candidate(path, error=why)
 

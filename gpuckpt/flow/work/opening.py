@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuckpt.image import sealed
 from gpuckpt.image.distant import DistantOrigin
+from gpuckpt.image.local import LocalOrigin
 from gpuckpt.image.store import Image
 from gpuckpt.tools.remote import Stores
 
 if TYPE_CHECKING:
     from gpuckpt.flow.work.storetool import StoresTool
+    from gpuckpt.image.manifest import Manifest
+    from gpuckpt.image.origin import Origin
     from gpuckpt.location import Location
 
 
@@ -22,7 +27,20 @@ def open_image(place: Location, stores: StoresTool | None = None, *, trust: bool
         NotPrivileged: this user may not read it.
         UsageError: nothing that is installed can talk to such a store.
     """
+    return Image.on(_origin(place, stores, trust=trust), place)
+
+
+def read_manifest(place: Location, stores: StoresTool | None = None) -> Manifest:
+    """Return the manifest alone: it may say what was dumped where the rest is not there any more.
+
+    Raises:
+        ImageError, NotPrivileged, UsageError: as in `open_image`.
+    """
+    with closing(_origin(place, stores, trust=True)) as origin:
+        return sealed.decode(origin.manifest())
+
+
+def _origin(place: Location, stores: StoresTool | None, *, trust: bool) -> Origin:
     if isinstance(place, Path):
-        return Image.open(place, trust)
-    folder = (stores or Stores()).folder(place)
-    return Image.on(DistantOrigin(folder, place), place)
+        return LocalOrigin(place, trust=trust)
+    return DistantOrigin((stores or Stores()).folder(place), place)
