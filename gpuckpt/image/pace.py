@@ -36,9 +36,8 @@ class Pace:
     def __init__(self, *, far: bool = False) -> None:
         """Begin at the usual level; `far` says that a store elsewhere takes the bytes.
 
-        As a rule that is slower than processors compress, be they as crowded as they like. (Text to
-        a store that took 64 MB/s, two crowded processors: 1.02 times less was sent than came, so
-        it is 1.46 times.)
+        As a rule that is slower than processors compress, be they as crowded as they like. (On two
+        crowded ones next to nothing of a text was compressed on its way to a slow store.)
         """
         self._rung = _USUAL
         self._far = far
