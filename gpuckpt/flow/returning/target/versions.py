@@ -36,9 +36,8 @@ def pythons(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
 
 def _others(manifest: Manifest, python: PythonRecord, changed: list[str]) -> Iterator[Finding]:
     """Tell of packages that have changed and that the job had not loaded."""
-    loaded = {
-        one.name for one in manifest.engine.distributions if one.folder.startswith(python.prefix)
-    }
+    inside = f"{python.prefix}/"
+    loaded = {one.name for one in manifest.engine.distributions if one.folder.startswith(inside)}
     rest = [one for one in changed if _name(one) not in loaded]
     if rest:
         lost = [package for package in rest if package in python.packages]
