@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -19,14 +20,13 @@ from gpuckpt.flow.request import DumpRequest
 from gpuckpt.flow.status import status
 from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.flow.work.journal import Entry, Journal
-from gpuckpt.flow.work.traces import Linked
+from gpuckpt.flow.work.traces import Linked, Placed
 from gpuckpt.image.stage import Stage
 from gpuckpt.model import CudaState, GpuUse, ProcessRef
-from gpuckpt.tools.files import Remap
+from gpuckpt.tools.carried import Carried
+from gpuckpt.tools.cutting import Cut
+from gpuckpt.tools.files import Files, Remap
 from tests.fakes.host import GIB, ROOT_PID, FakeHost, FakeRank, process
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CUDA = ROOT_PID + 1
 CALM = Interrupts()
@@ -321,3 +321,63 @@ def test_gc_spares_what_an_unreadable_entry_may_need(tmp_path: Path) -> None:
     assert not result.removed
     assert "newer.json" in result.kept[0][1]
     assert [one.id for one in status(host.toolbox(tmp_path)).files] == ["journal-entry"]
+
+
+@pytest.mark.parametrize(
+    ("boot_id", "step", "processes", "back"),
+    [
+        ("boot", "criu", False, True),
+        ("boot", "made", True, True),
+        ("boot", "verify", True, False),
+        ("before", "criu", False, True),
+        ("before", "made", True, False),
+        ("before", "verify", True, False),
+    ],
+)
+def test_files_of_a_job_that_went_on_are_its_own(
+    tmp_path: Path,
+    boot_id: str,
+    step: str,
+    processes: bool,
+    back: bool,
+) -> None:
+    """It may have worked for days and ended since: what it wrote is not undone."""
+    host = FakeHost.with_job(cuda=1)
+    real = Carried(Path("/proc"))
+    tools = replace(host.toolbox(tmp_path / "state"), carried=real, files=Files())
+    log, made = tmp_path / "log", tmp_path / "made"
+    log.write_bytes(b"12345")
+    (tmp_path / "log.after").write_bytes(b" and more")
+    (tmp_path / "made.replaced").write_bytes(b"today")
+    made.write_bytes(b"the work of days")
+    seen, other = log.stat(), made.stat()
+    cut = Cut(str(log), seen.st_dev, seen.st_ino, 5, 14, 1, str(tmp_path / "log.after"))
+    placed = Placed(
+        device=other.st_dev,
+        inode=other.st_ino,
+        names=(str(made),),
+        aside=((str(made), f"{made}.replaced"),),
+        kept=True,
+    )
+    gone = (ProcessRef(CUDA + 7, 1),) if processes else ()
+    one = entry(
+        host,
+        operation="restore",
+        boot_id=boot_id,
+        step=step,
+        placed=(placed,),
+        cuts=(cut,),
+        processes=gone,
+        first={},
+    )
+    Journal(tmp_path / "state").open(one, lambda _ref: False)
+    result = repair(tools, RepairRequest(), Silent(), CALM)
+    assert not result.left
+    told = " ".join(deed.text for deed in result.done)
+    if back:
+        assert (log.read_bytes(), made.read_bytes()) == (b"12345 and more", b"today")
+        assert "it has its later bytes again" in told
+        assert "it was put back" in told
+    else:
+        assert (log.read_bytes(), made.read_bytes()) == (b"12345", b"the work of days")
+        assert f"kept for you: {log}.after" in told

@@ -165,11 +165,16 @@ def remaps_of(tools: Toolbox, entry: Entry) -> tuple[Remap, ...]:
 
 
 def files_of(tools: Toolbox, entry: Entry) -> LeftFiles:
-    """Return what this restore has done to files; after a boot what can be told of it still."""
+    """Return what this restore has done to files; after a boot what can be told of it still.
+
+    A job that went on, be it that it has come to its end since, may have worked with them for days.
+    """
     if not entry.placed and not entry.cuts:
         return LeftFiles()
-    if same_boot(tools, entry):
-        return LeftFiles(entry.placed, entry.cuts, stands(tools, entry))
+    here = same_boot(tools, entry)
+    went_on = entry.step in STANDING | {"resume"} or (not here and bool(entry.processes))
+    if went_on or here:
+        return LeftFiles(entry.placed, entry.cuts, went_on or stands(tools, entry))
     return LeftFiles(lasting(tools, entry.placed), lasting_cuts(tools, entry.cuts))
 
 
