@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 from msgspec.structs import replace
@@ -16,12 +17,14 @@ from gpuckpt.flow.dump import dump
 from gpuckpt.flow.fallback import Back, FallbackRequest, bring_back, passed_over
 from gpuckpt.flow.request import DumpRequest, RestoreRequest, RestoreResult
 from gpuckpt.flow.restore import restore
+from gpuckpt.flow.returning.candidates import images_in
 from gpuckpt.flow.returning.coldstart import Else
 from gpuckpt.flow.returning.ledger import Ledger
 from gpuckpt.flow.returning.target.judge import PATIENCE
 from gpuckpt.flow.work.history import History
 from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.flow.work.journal import Journal
+from gpuckpt.location import Url
 from gpuckpt.model import ProcessRef, blocker
 from gpuckpt.tools.origin import Origin
 from gpuckpt.tools.starting import User
@@ -401,3 +404,15 @@ def test_a_manifest_alone_tells_what_to_start(place: Place) -> None:
     assert back.started
     assert isinstance(back.started.why, errors.ImageDamaged)
     assert back.lost.since_image
+
+
+def test_images_of_a_store_are_found_by_the_names_of_its_objects() -> None:
+    url = Url("s3://bucket/job")
+    objects = ("b/manifest.json", "a/manifest.json", "a/criu/x", "c/d/manifest.json", "e/other")
+    stores = mock.Mock()
+    stores.folder.return_value.names.return_value = dict.fromkeys(objects, 1)
+    assert images_in(stores, url) == (url / "a", url / "b")
+    stores.folder.return_value.names.return_value = {"manifest.json": 1, "a/manifest.json": 1}
+    assert images_in(stores, url) == ()
+    stores.folder.side_effect = errors.StoreFailed("it does not answer")
+    assert images_in(stores, url) == ()
