@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.tools import hub
@@ -152,7 +153,7 @@ def _words(argv: tuple[str, ...]) -> Iterator[str]:
 
 
 def _revision(argv: tuple[str, ...]) -> str:
-    for word, following in zip(argv, (*argv[1:], ""), strict=True):
+    for word, following in pairwise((*argv, "")):  # a zombie has no words at all
         if word == "--revision":
             return following
         if word.startswith("--revision="):

@@ -172,6 +172,15 @@ def test_models_that_a_command_line_names(tmp_path: Path) -> None:
     assert {one.known for one in found} == {("argument",)}
 
 
+def test_a_zombie_has_no_command_line_to_name_any() -> None:
+    child = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    (ended,) = Proc().tree(child.pid).processes
+    assert ended.argv == ()
+    assert Software(PROC).survey((ended,), full=False).weights == ()
+    child.wait()
+
+
 def test_the_cache_of_hugging_face(tmp_path: Path) -> None:
     place = snapshot(tmp_path, "org/name", COMMIT, {"model.bin": b"1", "config.json": b"{}"})
     blob = os.path.realpath(place / "model.bin")
