@@ -29,8 +29,10 @@ def test_an_end_that_really_is_outside() -> None:
     child = os.fork()
     if not child:
         theirs.close()
+        ours.send(b".")
         os.read(ours.fileno(), 1)
         os._exit(0)
+    theirs.recv(1)  # until then the child has both ends
     number = ours.fileno()
     ours.close()
     try:
