@@ -200,11 +200,17 @@ class UploadSink:
         """Send a part."""
         upload = self._begin()
         (data,) = piece.parts
-        with self._shelf:
-            if upload.part:
-                self._shelf.asked(lambda: upload.write(piece.offset, data))
-            else:
-                self._in_turn(upload, piece.offset, data)
+        try:
+            with self._shelf:
+                if upload.part:
+                    self._shelf.asked(lambda: upload.write(piece.offset, data))
+                else:
+                    self._in_turn(upload, piece.offset, data)
+        except BaseException:
+            with self._turn:  # nobody waits for this piece any more
+                self._failed = True
+                self._turn.notify_all()
+            raise
         self._shelf.count(0, piece.size)
         self._shelf.give(self._sending.pop(piece.offset))
 
@@ -253,12 +259,7 @@ class UploadSink:
             self._turn.wait_for(lambda: self._failed or self._sent == offset)
             if self._failed:
                 raise Stopped
-        done = False
-        try:
-            self._shelf.asked(lambda: upload.write(offset, data))
-            done = True
-        finally:
-            with self._turn:
-                self._failed = not done
-                self._sent += len(data)
-                self._turn.notify_all()
+        self._shelf.asked(lambda: upload.write(offset, data))
+        with self._turn:
+            self._sent += len(data)
+            self._turn.notify_all()

@@ -94,6 +94,45 @@ def test_of_two_that_begin_at_once_one_gives_way() -> None:
     assert place(stores).names() == {claim_of("other"): 0}
 
 
+@pytest.mark.parametrize("part", [0, 17 * MIB])
+def test_the_table_of_a_large_file_is_sent_as_it_is(part: int) -> None:
+    """It comes as bytes, of a file above 2.6 GiB more than are copied one by one."""
+    stores = FakeStores(part=part)
+    stage = begun(stores)
+    sink = stage.shelf(memory=1 << 30).create("pages-1.img", big=True)
+    table = os.urandom(18 * MIB)
+    for first in range(0, len(table), 4 * MIB):
+        if piece := sink.append((table[first : first + 4 * MIB],)):
+            sink.write(piece)
+    sink.end()
+    assert place(stores).there["criu/pages-1.img.zst"] == table
+
+
+def test_a_piece_that_is_never_sent_keeps_no_other_waiting() -> None:
+    """The first was taken, but not yet under way, when all was stopped."""
+    stage = begun(FakeStores())
+    shelf = stage.shelf(memory=1 << 30)
+    sink = shelf.create("pages-1.img", big=True)
+    pieces = [sink.append([bytes(16 * MIB)]) for _ in range(2)]  # it takes no parts
+    told: list[Exception] = []
+
+    def second() -> None:
+        try:
+            sink.write(pieces[1])  # type: ignore[arg-type]
+        except Stopped as why:
+            told.append(why)
+
+    waiting = threading.Thread(target=second, daemon=True)
+    waiting.start()
+    while not shelf._busy:
+        waiting.join(0.01)
+    shelf.stop()
+    with pytest.raises(Stopped):
+        sink.write(pieces[0])  # type: ignore[arg-type]
+    waiting.join(5)
+    assert (len(told), shelf.idle(5)) == (1, True)
+
+
 def test_a_store_that_is_away_is_told_before_anything_is_touched() -> None:
     stores = FakeStores(away="on fire")
     with pytest.raises(NotWritable, match="on fire"):
