@@ -7,12 +7,14 @@ is the folder itself, without a manifest.json and with a claim that says what is
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
 from blake3 import blake3
 
-from gpuckpt.errors import ImageExists
+from gpuckpt.errors import GpuckptError, ImageExists
 from gpuckpt.image import names
+from gpuckpt.image.remotestage import claims
 
 if TYPE_CHECKING:
     from gpuckpt.location import Location, Url
@@ -112,15 +114,14 @@ class StoreLanding:
         self._claim = f"{names.COPY_CLAIM}{blake3(image_id.encode()).hexdigest()[:16]}"
 
     def begin(self) -> None:
-        """See Landing."""
+        """See Landing. Of two that begin at once at least one sees the other, and gives way."""
         there = self._store.names()
         if not self._mine(there):
-            what = names.MANIFEST if names.MANIFEST in there else min(there)
-            raise ImageExists(
-                f"{self.place} is in use: it has {what}",
-                hint="Name a folder of its own for the image; a slash at the end puts it inside.",
-            )
+            raise self._taken(names.MANIFEST if names.MANIFEST in there else min(there))
         self._store.put(self._claim, b"")
+        if others := claims(self._store.names()) - {self._claim}:
+            self._store.remove(self._claim)
+            raise self._taken(min(others))
 
     def names(self) -> dict[str, int]:
         """See Landing."""
@@ -143,7 +144,8 @@ class StoreLanding:
         if names.MANIFEST in self._store.names():
             raise ImageExists(f"{self.place} exists already")
         self._store.put(names.MANIFEST, document)
-        self._store.remove(self._claim)
+        with suppress(GpuckptError):  # it is an image all the same
+            self._store.remove(self._claim)
 
     def discard(self) -> bool:
         """See Landing."""
@@ -157,6 +159,12 @@ class StoreLanding:
     def close(self) -> None:
         """See Landing."""
         self._store.close()
+
+    def _taken(self, what: str) -> ImageExists:
+        return ImageExists(
+            f"{self.place} is in use: it has {what}",
+            hint="Name a folder of its own for the image; a slash at the end puts it inside.",
+        )
 
     def _mine(self, there: dict[str, int]) -> bool:
         return not there or (self._claim in there and names.MANIFEST not in there)

@@ -125,6 +125,22 @@ def test_nothing_is_written_over(image: Path, tmp_path: Path) -> None:
         run(image, tmp_path / "none" / "copy")
 
 
+@pytest.mark.parametrize("claim", ["logs/upload-x", "logs/copy-other"])
+def test_of_two_that_begin_at_once_one_gives_way(image: Path, claim: str) -> None:
+    """The other had looked, and not claimed, when this one looked."""
+    stores = FakeStores()
+
+    def late(name: str, call: Callable[[], Any]) -> Any:
+        if name == "store.put":
+            stores.folder(URL).there[claim] = b""
+        return call()
+
+    stores.around = late
+    with pytest.raises(ImageExists, match=claim):
+        run(image, URL, stores)
+    assert stores.objects[str(URL)] == {claim: b""}
+
+
 @pytest.mark.parametrize(
     ("place", "inside", "gives"),
     [
