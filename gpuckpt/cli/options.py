@@ -134,7 +134,7 @@ Output = Annotated[
         metavar="IMAGE",
         help="Where to write the image: a folder, or a URL of a store (s3://, sftp://). Default: "
         "command, pid and time, in the current folder.",
-        parser=values.location("--output"),
+        parser=values.location("--output", whole=False),
     ),
 ]
 LeaveRunning = Annotated[

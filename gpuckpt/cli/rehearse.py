@@ -58,7 +58,7 @@ Scratch = Annotated[
         "-o",
         metavar="IMAGE",
         help="With --dump: where to. Default: where a dump would go.",
-        parser=values.location("--output"),
+        parser=values.location("--output", whole=False),
     ),
 ]
 Prove = Annotated[

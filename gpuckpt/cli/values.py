@@ -163,8 +163,8 @@ def path(option: str, what: str = "the path of an image folder") -> Callable[[st
     return read
 
 
-def location(option: str) -> Callable[[str], Location]:
-    """Return a reader of paths and of URLs; file:// is a path."""
+def location(option: str, *, whole: bool = True) -> Callable[[str], Location]:
+    """Return a reader of paths and of URLs, of a `whole` store too; file:// is a path."""
     absolute = path(option, "the path of an image folder, or a URL")
 
     def read(text: str) -> Location:
@@ -178,6 +178,8 @@ def location(option: str) -> Callable[[str], Location]:
             raise refuse(option, f"{text!r} names no bucket or host", "Write s3://BUCKET/IMAGE.")
         if not text.isprintable() or "::" in text or ".." in url.folder.split("/"):
             raise refuse(option, f"{text!r} is no URL of a folder", "Write s3://BUCKET/IMAGE.")
+        if not (whole or url.folder):
+            raise refuse(option, f"{text!r} is a whole store", f"Write {url}/NAME.")
         return url
 
     return read
@@ -185,7 +187,7 @@ def location(option: str) -> Callable[[str], Location]:
 
 def destination(text: str) -> str:
     """Check where a copy goes; a slash at its end says that it goes inside, and stays."""
-    location("DEST")(text)
+    location("DEST", whole=text.endswith("/"))(text)
     return text
 
 

@@ -59,9 +59,15 @@ class AnyDrive:
         self.fs.rm_file(self.path(name))
 
     def remove_all(self) -> None:
-        """See Drive."""
-        with suppress(FileNotFoundError):
-            self.fs.rm(self.root, recursive=True)
+        """See Drive; one by one, for fsspec's own `rm` takes `*`, `?` and `[` for patterns."""
+        for name in self.sizes():
+            with suppress(FileNotFoundError):
+                self.remove(name)
+        folders = self.fs.find(self.root, withdirs=True)
+        for path in sorted({self.root, *folders}, reverse=True):
+            if path.count("/") > 1:  # a whole store is nobody's image
+                with suppress(OSError, NotImplementedError):
+                    self.fs.rmdir(path)
 
     def close(self) -> None:
         """See Drive."""

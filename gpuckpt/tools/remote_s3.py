@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 _MIB: Final = 1 << 20
 _SMALLEST: Final = 16 * _MIB
 _UNKNOWN: Final = 64 * _MIB  # of an object whose size is not known: 625 GiB at most
-_MOST_PARTS: Final = 10_000  # the store's own limit
+_MOST_PARTS: Final = 10_000  # the store's own limits
+_MOST_KEYS: Final = 1000
 # One that does not answer is given up after three minutes; one that nobody is at, in a second. An
 # answer comes only when a part has arrived, so slow lines need the minute.
 _TRIES: Final = 3
@@ -60,7 +61,12 @@ class S3Drive(AnyDrive):
         """See Drive."""
         for key, upload in self.unfinished(self.key("")):
             self.drop(key, upload)
-        super().remove_all()
+        keys = [self.key(name) for name in self.sizes()]
+        for first in range(0, len(keys), _MOST_KEYS):
+            gone = {"Objects": [{"Key": key} for key in keys[first : first + _MOST_KEYS]]}
+            told = self.fs.call_s3("delete_objects", Bucket=self.bucket, Delete=gone)
+            for one in told.get("Errors", ()):
+                raise OSError(f"{one.get('Key')} could not be removed: {one.get('Message')}")
 
     def unfinished(self, prefix: str) -> list[tuple[str, str]]:
         """Return keys and ids of uploads that were never finished, the newest last."""

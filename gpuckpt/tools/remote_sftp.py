@@ -238,7 +238,7 @@ def _below(ftp: Any, folder: str, prefix: str) -> Iterator[tuple[str, int]]:  # 
         name = f"{prefix}{one.filename}"
         if stat.S_ISDIR(one.st_mode):
             yield from _below(ftp, f"{folder}/{one.filename}", f"{name}/")
-        elif stat.S_ISREG(one.st_mode):
+        else:  # links too: `remove_all` would remove them, so they must be seen
             yield name, one.st_size
 
 

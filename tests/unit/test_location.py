@@ -66,3 +66,14 @@ def test_what_cannot_be_is_refused(text: str) -> None:
     with pytest.raises(UsageError) as refused:
         read(text)
     assert "hunter2" not in f"{refused.value} {refused.value.hint}"
+
+
+def test_no_image_takes_a_whole_store() -> None:
+    output = values.location("--output", whole=False)
+    for text in ("s3://bucket", "s3://bucket/", "sftp://host/"):
+        assert read(text)
+        with pytest.raises(UsageError, match="whole store"):
+            output(text)
+    assert values.destination("s3://bucket/") == "s3://bucket/"
+    with pytest.raises(UsageError, match="whole store"):
+        values.destination("s3://bucket")

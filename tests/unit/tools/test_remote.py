@@ -47,6 +47,16 @@ def test_objects_are_written_listed_read_and_removed(folder: RemoteFolder) -> No
     assert folder.names() == {}
 
 
+@pytest.mark.parametrize("name", ["run[12]", "run?", "run*"])
+def test_what_lies_beside_a_folder_stays(folder: RemoteFolder, name: str) -> None:
+    inner = RemoteFolder(folder.url / name)
+    folder.put("run1/a", b"x")
+    folder.put("run2/a", b"x")
+    inner.put("criu/a", b"x")
+    inner.remove_all()
+    assert (inner.names(), sorted(folder.names())) == ({}, ["run1/a", "run2/a"])
+
+
 def test_what_is_taken_back_is_not_there(folder: RemoteFolder) -> None:
     upload = folder.upload("criu/a", 0)
     upload.write(0, b"abc")

@@ -120,6 +120,41 @@ def test_what_an_earlier_try_has_left_is_not_sent_again(
     folder.remove_all()
 
 
+@pytest.mark.parametrize("name", ["run[12]", "run?", "run*"])
+def test_what_lies_beside_a_folder_stays(url: Url, name: str) -> None:
+    around, folder = RemoteFolder(url), RemoteFolder(url / name)
+    for beside in ("run1/manifest.json", "run2/a", f"{name}-2/a"):
+        around.put(beside, b"x")
+    if url.scheme == "s3":  # where an object may have the name of a folder
+        around.put(name, b"x")
+    others = around.names()
+    folder.put("criu/a", b"x")
+    folder.put("manifest.json", b"x")
+    folder.remove_all()
+    assert (folder.names(), around.names()) == ({}, others)
+    around.remove_all()
+    assert around.names() == {}
+
+
+def test_a_link_on_a_host_makes_a_folder_no_free_place(tmp_path: Path) -> None:
+    (tmp_path / "image").mkdir()
+    (tmp_path / "image/link").symlink_to("nowhere")
+    with servers.sftp(tmp_path / "home") as (there, host), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", there["HOME"])
+        assert set(RemoteFolder(Url(f"{host}{tmp_path}/image")).names()) == {"link"}
+
+
+def test_a_whole_store_is_never_removed(
+    s3: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, value in s3.items():
+        monkeypatch.setenv(variable, value)
+    bucket = RemoteFolder(Url(f"s3://{servers.BUCKET}"))
+    bucket.put("a", b"x")
+    bucket.remove_all()
+    assert bucket.names() == {}
+
+
 def test_a_store_that_refuses_is_named(url: Url, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = RemoteFolder(url)
     if url.scheme == "s3":
