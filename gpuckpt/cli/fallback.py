@@ -113,10 +113,12 @@ def one_image(images: Sequence[Location], *, several: bool) -> Location:
 def _variables(path: Path) -> Iterator[tuple[str, str]]:
     """Read NAME=VALUE lines as a shell writes them, an `export` before them or not."""
     try:
-        text = path.read_text(encoding="utf-8", errors="surrogateescape")
+        text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")
     except OSError as why:
         raise UsageError(f"--env-file: {path} cannot be read: {why.strerror}") from why
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):  # a value may hold other breaks
+        if "\0" in line:
+            raise _refuse(path, number, "it has a NUL byte")
         try:
             parts = shlex.split(line, comments=True)
         except ValueError as why:

@@ -88,7 +88,7 @@ def bring_back(
         GpuckptError: as `restore` does for the newest image, where nothing else was to be tried or
             nothing worked; for another if that may not be passed over.
         VerificationFailed: the job was started from its beginning, and fails its probe.
-        UsageError: a folder holds images of more than one job.
+        UsageError: there are images of more than one job.
     """
     return _Fallback(tools, request, reporter, interrupts).run()
 

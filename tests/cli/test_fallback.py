@@ -100,7 +100,15 @@ def test_the_environment_is_the_callers_and_the_files(
     assert cold.environment["MINE"] == "1"
     assert cold.environment[launch.MARK] == "plain"
     assert not cold.inherits
-    for text, told in (("A", "line 1: it is no NAME"), ("1=2", "it is no"), ("\nA=b c", "line 2")):
+    first.write_text("\ufeffA='one\u2028line'\r\nB=2\r\n")
+    gpuckpt("restore", "i", "--else-start", "--env-file", first)
+    assert asked(flows).cold.added == {"A": "one\u2028line", "B": "2"}
+    for text, told in (
+        ("A", "line 1: it is no NAME"),
+        ("1=2", "it is no"),
+        ("\nA=b c", "line 2"),
+        ("A=\0", "NUL"),
+    ):
         first.write_text(text)
         ran = gpuckpt("restore", "i", "--else-start", "--env-file", first)
         assert (ran.code, told in ran.err) == (2, True), ran

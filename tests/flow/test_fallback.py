@@ -162,6 +162,36 @@ def test_an_older_image_may_not_be_another_jobs(place: Place) -> None:
     assert back.job.image == place.images[1]
 
 
+@pytest.mark.parametrize("named", [False, True], ids=["folder", "named"])
+def test_jobs_that_ran_beside_each_other_are_several(place: Place, named: bool) -> None:
+    """The same command in the same folder, as ranks and workers are: their pids tell them apart."""
+    plain = json.loads((place.images[1] / "manifest.json").read_text())
+    old = plain["tree"][0] | {"clock": 1000.0, "start_time": 5000}
+    place.change(place.images[0], tree=[old, *plain["tree"][1:]])
+    places = place.images[:2] if named else []
+    for start, several in ((7000, True), (100_001, False)):
+        pid = ROOT_PID + 70
+        root = old | {"pid": pid, "clock": 2000.0, "start_time": start}
+        place.change(place.images[1], root_pid=pid, tree=[root, *plain["tree"][1:]])
+        if several:
+            with pytest.raises(errors.UsageError, match=f"several jobs.*pid {pid}"):
+                place.run(*places)
+        else:  # started when the other had been dumped
+            assert place.run(*places).job.image == place.images[0]
+
+
+def test_a_place_is_known_by_every_path_that_leads_to_it(place: Place, tmp_path: Path) -> None:
+    """An image that cannot be read is known by where it is: no second job is started for it."""
+    (place.images[0] / "manifest.json").write_text("{}")
+    (tmp_path / "link").symlink_to(place.folder)
+    assert place.run(place.images[0], cold=OTHER).started
+    for path in (place.images[0], tmp_path / "link" / "new"):
+        with pytest.raises(errors.ImageDamaged, match="damaged|manifest") as caught:
+            place.run(path, cold=OTHER)
+        assert "runs here already" in caught.value.hint
+    assert len(place.host.started) == 1
+
+
 def test_a_folder_without_images_and_a_place_without_anything(place: Place, tmp_path: Path) -> None:
     with pytest.raises(errors.NotAnImage):
         place.run(place.state, several=True)

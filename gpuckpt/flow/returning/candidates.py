@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import GpuckptError, UsageError
-from gpuckpt.flow.returning.elapsed import made_at
+from gpuckpt.flow.returning.elapsed import TICKS, made_at
 from gpuckpt.flow.work.opening import read_manifest
 from gpuckpt.image import names
 from gpuckpt.value import Value
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from gpuckpt.image.manifest import Manifest
     from gpuckpt.location import Location, Url
 
-_ANOTHER = "Name the images of one job, in place of their folder."
+_NAME_THEM = "Name the images of one job, in place of their folder."
+_LEAVE_OUT = "Name the images of one job only."
 
 
 class Candidate(Value, frozen=True):
@@ -40,7 +42,7 @@ def candidates(
     """Return the images at some places; with `several` a place may be a folder of them.
 
     Raises:
-        UsageError: a folder holds images of more than one job.
+        UsageError: there are images of more than one job.
     """
     found: dict[Location, Candidate] = {}
     for place in places:
@@ -48,6 +50,7 @@ def candidates(
         listed = [_read(stores, path) for path in inside or (place,)]
         _one_job(place, listed)
         found |= {one.path: one for one in listed}
+    _none_beside(found.values())
     return tuple(sorted(found.values(), key=_order))
 
 
@@ -92,14 +95,47 @@ def _order(one: Candidate) -> tuple[bool, float, str]:
     return one.manifest is not None, -(made or 0.0), str(one.path)
 
 
-def _one_job(folder: Location, listed: list[Candidate]) -> None:
+def _one_job(folder: Location, listed: Iterable[Candidate]) -> None:
     """What another job did is no older state of this one."""
-    roots = [(one.path, one.manifest.tree[0]) for one in listed if one.manifest]
-    first = next((root for _, root in roots), None)
-    for path, root in roots:
-        if first and (root.argv, root.cwd, root.uid) != (first.argv, first.cwd, first.uid):
+    known = [(one.path, one.manifest) for one in listed if one.manifest]
+    for (_, first), (path, other) in combinations(known, 2):
+        if _does(first) != _does(other) or _beside(first, other):
             raise UsageError(
-                f"{folder} has images of several jobs: {' '.join(first.argv)[:80]} and, in "
-                f"{path.name}, {' '.join(root.argv)[:80]}",
-                hint=_ANOTHER,
+                f"{folder} has images of several jobs: {_called(first)} and, in {path.name}, "
+                f"{_called(other)}",
+                hint=_NAME_THEM,
             )
+
+
+def _none_beside(found: Iterable[Candidate]) -> None:
+    """Images that are named one by one may differ: their job may have been given other options."""
+    known = [(one.path, one.manifest) for one in found if one.manifest]
+    for (path, first), (other, second) in combinations(known, 2):
+        if _beside(first, second):
+            raise UsageError(
+                f"these are images of several jobs, which ran at the same time: {_called(first)} "
+                f"in {path.name}, {_called(second)} in {other.name}",
+                hint=_LEAVE_OUT,
+            )
+
+
+def _does(manifest: Manifest) -> tuple[tuple[str, ...], str, int]:
+    root = manifest.tree[0]
+    return root.argv, root.cwd, root.uid
+
+
+def _beside(one: Manifest, other: Manifest) -> bool:
+    """Whether both ran at the same time as different processes: a job comes back with its pid.
+
+    Two that ran one after the other may be the same job, started anew.
+    """
+    first, second = one.tree[0], other.tree[0]
+    if first.pid == second.pid or one.host.boot_id != other.host.boot_id:
+        return False
+    began = max(first.start_time, second.start_time) / TICKS
+    return began < min(first.clock, second.clock)
+
+
+def _called(manifest: Manifest) -> str:
+    root = manifest.tree[0]
+    return f"{' '.join(root.argv)[:80]} (pid {root.pid})"

@@ -11,7 +11,7 @@ from gpuckpt.model import Lost
 if TYPE_CHECKING:
     from gpuckpt.image.manifest import Manifest
 
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
+TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 def made_at(manifest: Manifest) -> float | None:
@@ -29,5 +29,5 @@ def lost(manifest: Manifest | None) -> Lost:
         return Lost()
     made, root = made_at(manifest), manifest.tree[0]
     since = None if made is None else max(0.0, datetime.now(UTC).timestamp() - made)
-    ran = root.clock - root.start_time / _TICKS
+    ran = root.clock - root.start_time / TICKS
     return Lost(since, ran if root.clock > 0 and ran >= 0 else None)

@@ -50,7 +50,12 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
 
 def place_id(place: str) -> str:
     """Return what stands for the id of an image that cannot be read: where it is."""
-    return f"place-{blake3(os.fsencode(place)).hexdigest()[:32]}"
+    return f"place-{blake3(os.fsencode(_real(place))).hexdigest()[:32]}"
+
+
+def _real(place: str) -> str:
+    """Return one name for all that lead to a folder by symbolic links; a URL has no other."""
+    return os.path.realpath(place) if place.startswith("/") else place
 
 
 class Ledger:
@@ -85,7 +90,8 @@ class Ledger:
             for path in sorted(self._folder.glob("*.json")):
                 with suppress(OSError, msgspec.MsgspecError):
                     found.append(wire.from_json(path.read_bytes(), Restored))
-        return tuple(one for one in found if one.image == image)
+        real = _real(image)
+        return tuple(one for one in found if image == one.image or real == _real(one.image))
 
     def write(self, restored: Restored) -> None:
         """Write one down in place of an older one; OSError if that cannot be done."""
