@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from gpuckpt.errors import GpuckptError, ImageError, RestoreFailed, Stopped, VerificationFailed
+from gpuckpt.errors import GpuckptError, ImageError, RestoreFailed, Stopped
 from gpuckpt.flow.gpu.tree import CudaTree
 from gpuckpt.flow.leftovers.recover import recover
 from gpuckpt.flow.request import Proved, RestoreRequest, RestoreResult
-from gpuckpt.flow.returning.afterwards import look_at
+from gpuckpt.flow.returning.afterwards import look_at, not_passed
 from gpuckpt.flow.returning.apart import Apart
 from gpuckpt.flow.returning.binding import bind, fire
 from gpuckpt.flow.returning.gates import admit
@@ -49,9 +49,6 @@ if TYPE_CHECKING:
     from gpuckpt.image.manifest import Manifest
     from gpuckpt.image.store import Image
     from gpuckpt.tools.pidspace import Space
-
-KEPT = "What is left of the job was kept: end it before the image is restored again."
-ENDED = "The job was ended (--on-verify-fail kill)."
 
 
 def restore(
@@ -139,7 +136,7 @@ class _Restore:
             self._put_back(why)
             raise
         self.findings += self._let_go()
-        remember(self.tools, self.image, self.record.started, self.pids, self.placing.inodes)
+        self._remember()
         return RestoreResult(
             image=self.image.path,
             root_pid=self.manifest.root_pid,
@@ -269,14 +266,14 @@ class _Restore:
     def _judge(self, wrong: list[Finding]) -> None:
         if not wrong:
             return
-        kept = self.request.on_verify_fail == "keep"
-        if kept:
+        keep = self.request.on_verify_fail == "keep"
+        if keep:
             self.undo.keep()
-        raise VerificationFailed(
-            f"the job was restored but did not pass: {wrong[0].reason.removesuffix('.')}",
-            hint=KEPT if kept else ENDED,
-            findings=wrong,
-        )
+            self._remember()  # whoever looks whether the job runs must find it
+        raise not_passed(wrong, keep=keep)
+
+    def _remember(self) -> None:
+        remember(self.tools, self.image, self.record.started, self.pids, self.placing.inodes)
 
     def _end_tree(self) -> None:
         """End whatever CRIU has made."""

@@ -29,7 +29,7 @@ from gpuckpt.model import ProcessRef, blocker
 from gpuckpt.tools.origin import Origin
 from gpuckpt.tools.starting import User
 from gpuckpt.tools.surroundings import Surroundings
-from tests.fakes.host import COLD_PID, ROOT_PID, FakeHost, process
+from tests.fakes.host import COLD_PID, INIT_PID, ROOT_PID, FakeHost, process
 from tests.image_samples import seal
 
 if TYPE_CHECKING:
@@ -186,10 +186,34 @@ def test_a_place_is_known_by_every_path_that_leads_to_it(place: Place, tmp_path:
     (tmp_path / "link").symlink_to(place.folder)
     assert place.run(place.images[0], cold=OTHER).started
     for path in (place.images[0], tmp_path / "link" / "new"):
-        with pytest.raises(errors.ImageDamaged, match="damaged|manifest") as caught:
+        with pytest.raises(errors.ImageDamaged) as caught:
             place.run(path, cold=OTHER)
         assert "runs here already" in caught.value.hint
     assert len(place.host.started) == 1
+
+
+def test_a_job_that_was_kept_runs_for_whoever_asks(place: Place) -> None:
+    """Be it in a pid namespace, whose numbers are not those of the image."""
+    place.host.probe_answer = "no"
+    with pytest.raises(errors.VerificationFailed):
+        place.run(place.images[0], probe="ask", probe_timeout=0.0, pid_namespace=True)
+    with pytest.raises(errors.HostMismatch) as caught:
+        place.run(place.images[0], cold=COLD)
+    assert "job-runs" in {one.id for one in caught.value.findings}
+    assert not place.host.started
+
+
+def test_a_job_in_a_pid_namespace_is_no_reason_to_start_another(place: Place) -> None:
+    """It may come from an image that nobody has named."""
+    (root, *_) = place.job.values()
+    copy = process(777, argv=root.argv, cwd=root.cwd)
+    place.host.processes |= {777: copy, INIT_PID: process(INIT_PID)}
+    place.host.inside[777] = root.pid
+    place.damage(*place.images)
+    with pytest.raises(errors.ImageDamaged) as caught:
+        place.run(cold=COLD)
+    assert "777 runs the same command" in caught.value.hint
+    assert not place.host.started
 
 
 def test_a_folder_without_images_and_a_place_without_anything(place: Place, tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from gpuckpt.errors import VerificationFailed
 from gpuckpt.flow.work import spans
 
 if TYPE_CHECKING:
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from gpuckpt.flow.returning.proof import Proof
     from gpuckpt.flow.work.operation import Operation
     from gpuckpt.model import Finding
+
+_KEPT: Final = "What is left of the job was kept: end it before the image is restored again."
+_ENDED: Final = "The job was ended (--on-verify-fail kill)."
 
 
 def look_at(
@@ -47,3 +51,12 @@ def look_at(
             judge(proof.settle(settle))
     if not proof.motion.moved:
         record.missed(spans.PROGRESS, proof.motion.reason)
+
+
+def not_passed(wrong: list[Finding], *, keep: bool) -> VerificationFailed:
+    """Return what is told of a job that runs, or has run, and is not as it should be."""
+    return VerificationFailed(
+        f"the job was restored but did not pass: {wrong[0].reason.removesuffix('.')}",
+        hint=_KEPT if keep else _ENDED,
+        findings=wrong,
+    )

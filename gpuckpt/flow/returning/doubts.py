@@ -119,8 +119,13 @@ def lost_end(pid: int, fd: int, *, writes: bool, holder: str = "") -> Finding:
     return warning("pipe-broken", f"fd {fd} {name}".strip(), reason, remedy, pid)
 
 
-def copies(tools: Toolbox, manifest: Manifest, but: Iterable[int]) -> Iterator[Finding]:
-    """A supervisor takes a dump for the job's death, and starts it anew."""
+def copies(
+    tools: Toolbox, manifest: Manifest, but: Iterable[int], *, apart: bool = False
+) -> Iterator[Finding]:
+    """A supervisor takes a dump for the job's death, and starts it anew.
+
+    One in a pid namespace of ours somebody has asked for; with `apart` it counts all the same.
+    """
     root = manifest.tree[0]
     since = made_at(manifest)
     if not root.argv or since is None:
@@ -130,7 +135,7 @@ def copies(tools: Toolbox, manifest: Manifest, but: Iterable[int]) -> Iterator[F
         process = tools.proc.process(pid)
         if process is None or process.zombie or _descends(tools, process, own):
             continue
-        if tools.spaces.of(pid) is not None:  # somebody has asked for that copy
+        if not apart and tools.spaces.of(pid) is not None:
             continue
         yield _copy(process, tools.proc.process(process.ppid))
 

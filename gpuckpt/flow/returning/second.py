@@ -95,6 +95,11 @@ def _running(tools: Toolbox, found: tuple[Candidate, ...], boot_id: str) -> Iter
 
 
 def _others(tools: Toolbox, found: tuple[Candidate, ...]) -> Iterator[Finding]:
-    """A supervisor may have started it: the same command in the same folder, since the dump."""
-    seen = {one for manifest in manifests(found) for one in doubts.copies(tools, manifest, ())}
+    """A supervisor may have started it: the same command in the same folder, since the dump.
+
+    Or it has come back, in a pid namespace maybe, from an image that we are not asked for.
+    """
+    seen: set[Finding] = set()
+    for manifest in manifests(found):
+        seen |= {*doubts.copies(tools, manifest, (), apart=True)}
     yield from sorted(seen, key=lambda one: one.pid or 0)
