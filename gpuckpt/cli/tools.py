@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gpuckpt.flow.work.toolbox import Toolbox
 from gpuckpt.tools import criu, cuda
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from gpuckpt.model import Version
     from gpuckpt.tools.criurun import DumpRun, RestoreRun
 
+RUN_DIR: Final = Path("/run/gpuckpt")
+
 
 def real(state_dir: Path) -> Toolbox:
     """Return the tools of this host."""
@@ -50,6 +53,8 @@ def real(state_dir: Path) -> Toolbox:
         starter=Starter(runner),
         stores=Stores(),
         state_dir=state_dir,
+        # without rights there nothing is dumped, but looking and planning work all the same
+        run_dir=RUN_DIR if os.access(RUN_DIR.parent, os.W_OK) else state_dir,
     )
 
 

@@ -305,7 +305,7 @@ class FakeHost:
         }
         self.stores.around = self.around
         counted: dict[str, Any] = {name: _Counted(self, name, tool) for name, tool in tools.items()}
-        return Toolbox(**counted, stores=self.stores, state_dir=state_dir)
+        return Toolbox(**counted, stores=self.stores, state_dir=state_dir, run_dir=state_dir)
 
     def around(self, name: str, effect: Callable[[], Any]) -> Any:
         """Run one call's effect, with the fault before or after it if this is its number."""

@@ -240,7 +240,10 @@ class StartTool(Protocol):
 
 
 class Toolbox(Value, frozen=True):
-    """All tools of one operation."""
+    """All tools of one operation.
+
+    `run_dir` is the folder that all gpuckpts of this boot share, whatever their `state_dir`.
+    """
 
     proc: ProcTool
     host: HostTool
@@ -259,3 +262,4 @@ class Toolbox(Value, frozen=True):
     starter: StartTool
     stores: StoresTool
     state_dir: Path
+    run_dir: Path

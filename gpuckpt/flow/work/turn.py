@@ -1,7 +1,8 @@
 """One after the other, where CRIU would take the same names for two jobs.
 
 For files that have lost their names, semaphores above all, CRIU 4.2.1 makes link_remap.N beside
-them, at a dump and at a restore, and counts anew in every run: two jobs get the same names.
+them, at a dump and at a restore, and counts anew in every run: two jobs get the same names. So the
+lock is the host's, whatever state directories there are.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def turn(operation: Operation, *, needed: bool) -> Iterator[bool]:
 
     Raises:
         Interrupted: a signal came while waiting.
-        NotWritable: the state directory cannot be written.
+        NotWritable: the lock cannot be made.
         ProcessUnfit: whoever has it was stopped, and does not go on.
     """
     if not needed:
@@ -74,20 +75,19 @@ def _wait(operation: Operation, fd: int, say: Callable[[str], None]) -> None:
 def _holder(operation: Operation) -> Process | None:
     """Return who has the lock; None if it has been let go of, or cannot be seen from here."""
     tools = operation.tools
-    locks = tools.files.locks(str(tools.state_dir / _NAME))
+    locks = tools.files.locks(str(tools.run_dir / _NAME))
     found = (tools.proc.process(one.pid) for one in locks if one.pid > 0)
     return next((one for one in found if one is not None), None)
 
 
 def _opened(operation: Operation) -> int:
-    operation.journal.make()
-    path = operation.tools.state_dir / _NAME
+    path = operation.tools.run_dir / _NAME
     try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as why:
         raise NotWritable(
-            f"{path} cannot be written: {why.strerror}",
-            hint="Make room there, or name another place in GPUCKPT_STATE_DIR.",
+            f"{path} cannot be written: {why.strerror}", hint="Make room there, or remove it."
         ) from why
 
 

@@ -47,6 +47,16 @@ def test_who_has_waited_knows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert waited
 
 
+def test_the_names_are_those_of_the_host_not_of_a_state_directory(tmp_path: Path) -> None:
+    tools = [
+        replace(FakeHost().toolbox(tmp_path / name), run_dir=tmp_path / "run") for name in "ab"
+    ]
+    first, second = (Operation.begin("dump", one, Silent(), Interrupts()) for one in tools)
+    second.interrupts.request(15)
+    with turn(first, needed=True), pytest.raises(Interrupted), turn(second, needed=True):
+        pytest.fail("both at once")
+
+
 def test_a_place_where_nobody_can_wait(tmp_path: Path) -> None:
     operation = Operation.begin("dump", FakeHost().toolbox(tmp_path), Silent(), Interrupts())
     (tmp_path / "names.lock").mkdir()
