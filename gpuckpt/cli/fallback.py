@@ -188,12 +188,14 @@ def outcome(back: Back, started: Started, job_exit: int | None) -> Outcome:
             "uid": start.user.uid if start.user else None,
             "stdout": files[0] or None,
             "stderr": files[1] or None,
+            "ended": started.ended,
         },
         **payload(back),
     }
     if job_exit is not None:
         result["job_exit"] = job_exit
-    title = "not restored: the job was started from its beginning, and runs"
+    state = "has ended already, with status 0" if started.ended else "runs"
+    title = f"not restored: the job was started from its beginning, and {state}"
     blocks = (Fields(tuple(rows)), failure.attempts(back.attempts), *found)
     return Outcome(
         payload=result,

@@ -65,7 +65,8 @@ class ColdRequest(Value, frozen=True):
 class Started(Value, frozen=True):
     """A job that was started; `ready` is its process, our child, `image` what it stands in for.
 
-    `why` that could not be restored; `kept` is where the record of it was put.
+    `why` that could not be restored; `kept` is where the record of it was put. `ended`: it has come
+    to a good end already, as a command does that has others start the job.
     """
 
     root_pid: int
@@ -74,6 +75,7 @@ class Started(Value, frozen=True):
     image: Location
     receipt: Receipt
     ready: Ready
+    ended: bool = False
     kept: Path | None = None
 
 
@@ -83,7 +85,7 @@ def cold_start(
     """Start the job, unless it runs already.
 
     Raises:
-        ColdStartFailed: it was not started, or has ended.
+        ColdStartFailed: it was not started, or has failed.
         VerificationFailed: it runs, or was ended, because the probe does not succeed.
         Interrupted: a signal came; it was ended.
         UndoIncomplete: it could not be ended.
@@ -121,8 +123,15 @@ class _ColdStart:
             self.undo.run(why)
             raise
         self.undo.keep()
-        image = self.request.found[0].path
-        return Started(ready.pid, self.request.why, start, image, self.record.receipt(), ready)
+        return Started(
+            root_pid=ready.pid,
+            why=self.request.why,
+            start=start,
+            image=self.request.found[0].path,
+            receipt=self.record.receipt(),
+            ready=ready,
+            ended=ready.status() == 0,
+        )
 
     def told(self, receipt: Receipt) -> Record:
         """Return what is kept of it, whatever came of it."""
@@ -204,16 +213,16 @@ class _ColdStart:
         )
 
     def _rest(self, ready: Ready, until: float) -> bool:
-        """Let time pass; whether it runs still."""
-        while (left := until - time.monotonic()) > 0 and ready.status() is None:
+        """Let time pass; whether it runs still, or has ended well."""
+        while (left := until - time.monotonic()) > 0 and not ready.status():
             self.interrupts.check()
             time.sleep(min(POLL_SECONDS, left))
-        return ready.status() is None
+        return not ready.status()
 
     def _alive(self, ready: Ready, start: Start) -> None:
-        if (status := ready.status()) is None:
+        if not (status := ready.status()):
             return
-        how = f"with status {status}" if status >= 0 else f"by signal {-status}"
+        how = f"with status {status}" if status > 0 else f"by signal {-status}"
         files = dict.fromkeys(filter(None, (start.stdout, start.stderr, start.log)))
         where = f"; its output is in {' and '.join(map(str, files))}" if files else ""
         raise ColdStartFailed(f"it was started and ended {how} at once{where}")

@@ -135,6 +135,7 @@ def test_a_job_that_was_started_is_never_called_restored(
     assert told["why"]["name"] == "image_damaged"
     assert [one["outcome"] for one in told["attempts"]] == ["image_damaged", "started"]
     assert told["started"]["command"] == ["python", "a job.py"]
+    assert told["started"]["ended"] is False
     flows.back = samples.back()
     plain = gpuckpt("restore", "image", "--json").json["result"]
     assert plain.keys() == told.keys()

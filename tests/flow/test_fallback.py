@@ -347,6 +347,18 @@ def test_a_cold_job_that_ends_at_once_is_told_with_what_kept_it_from_a_restore(
     assert place.run(cold=COLD).started
 
 
+def test_a_command_that_has_others_start_the_job_ends_well(place: Place) -> None:
+    """To call it a failure would have a script start the job once more."""
+    place.damage(*place.images)
+    place.host.ends_with = 0
+    back = place.run(cold=OTHER)
+    assert back.started
+    assert back.started.ended
+    place.host.probe_answer = "no"
+    with pytest.raises(errors.VerificationFailed):
+        place.run(cold=OTHER, probe="ask", probe_timeout=0.0)
+
+
 def test_a_job_that_is_waited_for_tells_its_end_by_itself(place: Place) -> None:
     place.damage(*place.images)
     place.host.ends_with = 3
