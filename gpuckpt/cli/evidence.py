@@ -116,7 +116,7 @@ def evidence(
     if check is not None:
         from gpuckpt.flow.evidence.check import check as examine
 
-        return app.show(checked(examine(check, image, app.reporter, app.interrupts)))
+        return app.show(checked(examine(check, image, app.state_dir, app.reporter, app.interrupts)))
     if image is None:
         raise UsageError("no IMAGE given", hint="`gpuckpt evidence --help` shows what is possible.")
     from gpuckpt.flow.evidence.check import Checked, judge

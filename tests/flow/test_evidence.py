@@ -13,9 +13,10 @@ from msgspec.structs import replace
 from gpuckpt.account import Verdict
 from gpuckpt.errors import HostMismatch, ImageDamaged, UsageError, VerificationFailed
 from gpuckpt.events import Silent
+from gpuckpt.flow.evidence import statements
 from gpuckpt.flow.evidence.check import check, judge
-from gpuckpt.flow.evidence.document import Sealed, schema
-from gpuckpt.flow.evidence.make import EvidenceRequest, write
+from gpuckpt.flow.evidence.document import Evidence, Sealed, schema
+from gpuckpt.flow.evidence.make import EvidenceRequest, encode, write
 from gpuckpt.flow.request import RestoreRequest
 from gpuckpt.flow.restore import restore
 from gpuckpt.flow.work.history import History, record_of
@@ -27,6 +28,8 @@ from tests.fakes.host import ROOT_PID
 from tests.flow.test_receipts import Growing, Place
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpuckpt.flow.work.history import Record
 
 SCHEMA = Path(__file__).parents[2] / "gpuckpt" / "evidence.schema.json"
@@ -190,21 +193,84 @@ def test_it_is_checked_against_the_image(place: Place, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is there already"):
         write(EvidenceRequest(place.image), place.state, tmp_path)
     assert sorted(tmp_path.glob(".*")) == []
-    sound = check(path, place.image, Silent(), Interrupts())
+    sound = check(path, place.image, place.state, Silent(), Interrupts())
     assert (sound.findings, sound.bytes) == ((), sound.evidence.image.stored)  # type: ignore[union-attr]
     other = Place(tmp_path / "other")
     other.away()
-    ids = {one.object for one in check(path, other.image, Silent(), Interrupts()).findings}
+    ids = {
+        one.object for one in check(path, other.image, place.state, Silent(), Interrupts()).findings
+    }
     assert {"image.image_id", "image.seal"} <= ids
     stored = next((place.image / "criu").iterdir())
     data = bytearray(stored.read_bytes())
     data[0] ^= 1
     stored.write_bytes(data)
-    assert check(path, place.image, Silent(), Interrupts()).findings
+    assert check(path, place.image, place.state, Silent(), Interrupts()).findings
     data[-1] ^= 1
     stored.write_bytes(data)
     with pytest.raises(ImageDamaged):
         write(EvidenceRequest(place.image), place.state, tmp_path / "none")
+
+
+def altered(path: Path, how: Callable[[Any], None], place: Place) -> set[str]:
+    """Return what is found of evidence that somebody has altered, and made to follow again."""
+    plain = json.loads(path.read_text())
+    plain.pop("blake3")
+    how(plain)
+    made = msgspec.convert(plain, Evidence)
+    facts = (made.image, made.job, made.attempts)
+    made = replace(made, proved=statements.proved(*facts))
+    path.with_name("altered").write_bytes(
+        encode(replace(made, not_proved=statements.not_proved(*facts)))
+    )
+    told = check(path.with_name("altered"), place.image, place.state, Silent(), Interrupts())
+    return {f"{one.id} {one.object}" for one in told.findings}
+
+
+def test_what_was_recorded_cannot_be_told_otherwise(place: Place, tmp_path: Path) -> None:
+    refused(place)
+    place.restore()
+    made = evidence(place)
+    path = tmp_path / "later.json"
+    whole = msgspec.to_builtins(made) | {"written": "2099-01-01T00:00:00Z"}
+    del whole["blake3"]
+    # whatever was recorded within the last second may have come later
+    path.write_bytes(encode(msgspec.convert(whole, Evidence)))
+    assert altered(path, lambda _: None, place) == set()
+
+    def leave_out(plain: Any) -> None:
+        del plain["attempts"][1]
+        plain["attempts"][1]["id"] = "restore-1"
+        plain["plan"] = {"restores": 1, "attempts": ["dump", "restore-1"]}
+
+    def claim(plain: Any) -> None:
+        one = plain["attempts"][1]
+        one.update(outcome="done", error="", findings=[], after=None, changes=[])
+
+    def hasten(plain: Any) -> None:
+        timing = plain["attempts"][0]["timing"]
+        phase = next(one for one in timing["phases"] if one["name"] == "prepare")
+        timing["unaccounted"] = round(timing["unaccounted"] + phase["seconds"], 6)
+        phase.update(seconds=0.0, rate=0.0)
+
+    assert altered(path, leave_out, place) == {"evidence-coverage attempts"}
+    assert "evidence-record attempts.restore-1.outcome" in altered(path, claim, place)
+    assert altered(path, hasten, place) == {"evidence-record attempts.dump.timing"}
+    # where nothing is recorded, what was left out is not known: that is said
+    place.state = tmp_path / "elsewhere"
+    assert altered(path, leave_out, place) == set()
+    assert "elsewhere" in {one.what for one in made.not_proved}
+
+
+def test_a_receipt_that_tells_otherwise_is_refused(place: Place, tmp_path: Path) -> None:
+    refused(place)
+    (kept,) = (one for one in (place.state / "receipts").iterdir() if "failed" in one.name)
+    copied = tmp_path / "copy.json"
+    copied.write_bytes(kept.read_bytes())
+    assert len(evidence(place, copied).attempts) == 2
+    copied.write_text(copied.read_text().replace('"host_mismatch"', '"done"'))
+    with pytest.raises(UsageError, match="what this host has recorded"):
+        evidence(place, copied)
 
 
 def test_the_published_schema_is_that_of_the_types() -> None:
@@ -226,4 +292,4 @@ def test_a_command_that_is_no_text(tmp_path: Path) -> None:
     assert odd[1] in found.attempts[1].probe
     path, data = write(EvidenceRequest(place.image), place.state, tmp_path)
     assert data.decode()
-    assert check(path, place.image, Silent(), Interrupts()).findings == ()
+    assert check(path, place.image, place.state, Silent(), Interrupts()).findings == ()

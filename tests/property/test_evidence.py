@@ -82,6 +82,8 @@ def timed(steps: list[tuple[str, int]], outcome: str) -> Receipt:
                 record.event(what)
         while open_:
             open_.pop().close()
+        if outcome == "done" and spans.UNLOCKED not in dict(steps):
+            record.event(spans.UNLOCKED)  # it would not have been done otherwise
         return record.receipt(outcome)
 
 
@@ -100,6 +102,7 @@ def write(
             memory=Memory(4096 * number, number) if number else None,
             progress="ran" if number else "",
             settle=1.0,
+            probe="curl here",
         )
         started = f"2026-01-01T00:00:{number:02d}Z"
         History(state).add(
@@ -163,6 +166,14 @@ def bound(document: dict[str, Any]) -> list[tuple[Any, Any]]:
     return found
 
 
+BLOCKER = {
+    "id": "x",
+    "severity": "blocker",
+    "object": "x",
+    "reason": "x",
+    "remedy": "x",
+    "pid": None,
+}
 RUN = [("begin", 10**6), ("unlocked", 10**9), ("part", 3), ("end", 10**7), ("end", 10**7)]
 TRIED = [(RUN, "done"), ([("begin", 10**5), ("end", 10**5)], "host_mismatch"), (RUN, "done")]
 
@@ -224,6 +235,12 @@ def test_an_attempt_that_is_left_out_is_found(
         (("attempts", 1, "timing", "intervals", 0, "name"), "probe-ready", "timing"),
         (("attempts", 1, "timing", "intervals", 0, "definition"), "the restore", "timing"),
         (("attempts", 1, "timing", "intervals", 1, "reason"), "", "timing"),
+        (("attempts", 1, "error"), "It was not.", "outcome"),
+        (("attempts", 1, "gates"), [], "outcome"),
+        (("attempts", 1, "gates", 0, "verdict"), "closed", "outcome"),
+        (("attempts", 1, "gates", 0, "verdict"), "forced", "outcome"),
+        (("attempts", 1, "gates", 0, "host"), "arm64", "outcome"),
+        (("attempts", 1, "findings"), [BLOCKER], "outcome"),
         (("targets", 0, "met"), True, "target"),
         (("targets", 0, "interval"), "total", "target"),
         (("targets", 0, "attempt"), "restore-9", "target"),

@@ -1,7 +1,8 @@
 """evidence --check: does a file of evidence hold what it says of itself?
 
 All that follows from something else in it is worked out anew; with the image at hand, all that
-comes from there as well, and every byte of it is read. A target that was not met is no flaw: it has
+comes from there as well, and every byte of it is read. What this host has recorded of the image
+before must stand in it as it was recorded. A target that was not met is no flaw: it has
 to be told, and it is.
 """
 
@@ -14,6 +15,7 @@ import msgspec
 from gpuckpt.errors import UsageError
 from gpuckpt.flow.evidence import facts, sums
 from gpuckpt.flow.evidence.document import Sealed
+from gpuckpt.flow.evidence.records import unlike, unlike_the_dump
 from gpuckpt.flow.evidence.sums import flaw
 from gpuckpt.flow.returning.compared import old_place
 from gpuckpt.flow.work.opening import open_image
@@ -46,9 +48,13 @@ class Checked(Value, frozen=True):
 
 
 def check(
-    path: Path, image: Location | None, reporter: Reporter, interrupts: Interrupts
+    path: Path,
+    image: Location | None,
+    state_dir: Path,
+    reporter: Reporter,
+    interrupts: Interrupts,
 ) -> Checked:
-    """Check a file of evidence, against an image if there is one.
+    """Check a file of evidence, against what is recorded here, and an image if there is one.
 
     Raises:
         UsageError: the file cannot be read.
@@ -61,6 +67,8 @@ def check(
     except OSError as why:
         raise UsageError(f"{path} cannot be read: {why.strerror}") from why
     found, findings = judge(data)
+    if found is not None:
+        findings += unlike(found, state_dir)
     if found is None or image is None:
         return Checked(path, found, tuple(findings))
     findings += _by_image(found, image, reporter, interrupts)
@@ -98,6 +106,7 @@ def _by_image(
                 if getattr(told, field) != getattr(is_, field):
                     where = f"{name}.{field}"
                     yield flaw("digest", where, f"{where} is not that of the image {path}.")
+        yield from unlike_the_dump(found, manifest)
         with reporter.step("verify", str(path), manifest.totals.stored) as step:
 
             def on_bytes(count: int) -> None:

@@ -111,6 +111,8 @@ def _attempts(
         _key(record): (path, record)
         for path, record in History(state_dir).files_of_image(manifest.image_id)
     }
+    for key in known.keys() & named.keys():
+        _same(*named[key], *known[key])
     every = known | named
     restores = _sorted(every, RESTORE)
     wanted = named if any(one.operation == RESTORE for _, one in named.values()) else every
@@ -122,8 +124,10 @@ def _attempts(
         planned += expected
         source, record = every[key]
         name = f"{RESTORE}-{number}"
-        attempts.append(_attempt(name, str(source), record, before, planned=expected))
-    attempts += [_cold(number, *every[key]) for number, key in enumerate(_sorted(every, COLD), 1)]
+        attempts.append(attempt(name, str(source), record, before, planned=expected))
+    attempts += [
+        cold_attempt(number, *every[key]) for number, key in enumerate(_sorted(every, COLD), 1)
+    ]
     lacking = max(0, (request.planned or 0) - planned)
     for number in range(len(restores) + 1, len(restores) + 1 + lacking):
         name = f"{RESTORE}-{number}"
@@ -139,7 +143,8 @@ def _sorted(every: Mapping[Key, tuple[Path, Record]], operation: str) -> list[Ke
     )
 
 
-def _cold(number: int, source: Path, record: Record) -> Attempt:
+def cold_attempt(number: int, source: Path, record: Record) -> Attempt:
+    """Return what is told of a start from the beginning."""
     return Attempt(
         id=f"{COLD}-{number}",
         operation="cold-start",
@@ -164,6 +169,18 @@ def _named(manifest: Manifest, request: EvidenceRequest) -> Iterable[tuple[Path,
         yield path, record
 
 
+def _same(named: Path, told: Record, file: Path, kept: Record) -> None:
+    """What was printed, or copied, may not tell otherwise than what was recorded."""
+    # what is printed was made a moment earlier: the whole is a little shorter
+    same = (told.outcome, told.account) == (kept.outcome, kept.account)
+    times = (told.receipt.phases, told.receipt.events)
+    if not same or times != (kept.receipt.phases, kept.receipt.events):
+        raise UsageError(
+            f"{named} does not tell of this {kept.operation} what this host has recorded in {file}",
+            hint="Leave it out: what is recorded here is told of anyway.",
+        )
+
+
 def _key(record: Record) -> Key:
     """Return by what an attempt is known, in whatever file it is told of."""
     times = record.receipt.phases
@@ -184,7 +201,8 @@ def _dump(manifest: Manifest, known: list[tuple[Path, Record]]) -> Attempt:
     )
 
 
-def _attempt(name: str, source: str, record: Record, before: Place, *, planned: bool) -> Attempt:
+def attempt(name: str, source: str, record: Record, before: Place, *, planned: bool) -> Attempt:
+    """Return what is told of a restore."""
     told = record.account or Account()
     return Attempt(
         id=name,

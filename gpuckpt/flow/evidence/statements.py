@@ -59,7 +59,14 @@ def _image_open(image: Saved) -> Iterator[_Said]:
             "with the image, reads them."
         ),
     )
-    yield "author", "Digests find accidents; they do not tell who wrote the image."
+    yield "author", "Digests find accidents; they do not tell who wrote the image, or this file."
+    yield (
+        "elsewhere",
+        (
+            "What was tried on other hosts, or is recorded no more where this was written, unless "
+            "its receipt was named."
+        ),
+    )
     if unhashed := image.referenced - image.with_digest:
         yield (
             "outside",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpuckpt.flow.evidence import derived, statements
 from gpuckpt.flow.evidence.document import DUMP, MISSING
+from gpuckpt.flow.evidence.outcomes import contradictions
 from gpuckpt.flow.work import spans
 from gpuckpt.flow.work.history import COLD, DONE
 from gpuckpt.model import blocker
@@ -32,6 +33,8 @@ def flaws(evidence: Evidence) -> Iterator[Finding]:
     yield from _coverage(evidence)
     for one in evidence.attempts:
         yield from _attempt(one)
+        for what, text in contradictions(one):
+            yield flaw("outcome", f"attempts.{one.id}.{what}", text)
         if one.changes != derived.changes(evidence.before, one.after, one.gpu_map, one.path_map):
             where = f"attempts.{one.id}.changes"
             yield flaw("statement", where, "They are not what differs between before and after.")
