@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from gpuckpt.model import DeviceUse
 from gpuckpt.tools.descriptors import plain, targets
 from gpuckpt.tools.mappings import area_link
-from gpuckpt.tools.procfs import read, text
+from gpuckpt.tools.procfs import lines, read, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -80,7 +80,7 @@ def _areas(process: str) -> dict[str, str]:
     """Return the lines of the maps file that are of GPUs, each with its path."""
     found: dict[str, str] = {}
     with suppress(OSError):
-        for raw in (read(f"{process}/maps") or b"").split(b"\n"):
+        for raw in lines(read(f"{process}/maps") or b""):
             line = text(raw)
             path = plain(line.partition("/")[1] + line.partition("/")[2])[0]
             if NODES.fullmatch(path):

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.tools.pagemap import PAGE
-from gpuckpt.tools.procfs import read
+from gpuckpt.tools.procfs import lines, read
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _pieces(root: Path, pid: int) -> Iterator[bytes]:
 
 
 def _areas(maps: bytes) -> Iterator[tuple[int, int]]:
-    for line in maps.splitlines():
+    for line in lines(maps):
         fields = line.split(None, 5)
         name = fields[5] if len(fields) > 5 else b""  # noqa: PLR2004 - the sixth field
         if fields[1] == b"rw-p" and fields[4] == b"0" and (not name or name.startswith(b"[heap")):

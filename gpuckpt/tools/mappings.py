@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from gpuckpt.tools.descriptors import plain
-from gpuckpt.tools.procfs import numbers, read, text
+from gpuckpt.tools.procfs import lines, numbers, read, text
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def parse_maps(raw: bytes) -> tuple[Mapped, ...]:
     """Read a maps file. A training job has thousands of lines, few of them with other names."""
     found: dict[tuple[bytes, bytes, bool], bytes] = {}
     pieces: dict[tuple[bytes, bytes, bool], int] = {}
-    for line in raw.split(b"\n"):  # a name may hold any other end of a line
+    for line in lines(raw):
         if line.endswith(_NAMELESS):
             continue
         fields = line.split(None, _FIELDS - 1)
@@ -110,7 +110,7 @@ def inodes(process: Path | str) -> Iterator[tuple[tuple[int, int], bool]]:
     Raises:
         PermissionError: this process may not look.
     """
-    for line in (read(f"{process}/maps") or b"").splitlines():
+    for line in lines(read(f"{process}/maps") or b""):
         if _NAMELESS not in line:
             _, rights, _, device, inode, *_ = line.split(None, 5)
             major, _, minor = device.partition(b":")

@@ -59,6 +59,11 @@ def read(path: Path | str) -> bytes | None:
     return b"".join(parts)
 
 
+def lines(raw: bytes) -> list[bytes]:
+    """Return the lines of a table; a name in one may hold any other end of a line."""
+    return [line for line in raw.split(b"\n") if line]
+
+
 def link(path: str) -> str | None:
     """Return where a link points to, None if it is gone or does not say."""
     try:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from gpuckpt.tools.pagemap import PAGE
-from gpuckpt.tools.procfs import read, text
+from gpuckpt.tools.procfs import lines, read, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -191,7 +191,7 @@ def _scan(pagemap: int) -> Iterator[tuple[int, int]]:
 def parse(maps: bytes) -> tuple[Mapping, ...]:
     """Read a maps file."""
     found = []
-    for line in maps.splitlines():
+    for line in lines(maps):
         fields = line.split(None, _FIELDS - 1)
         start, _, end = fields[0].partition(b"-")
         name = text(fields[5]) if len(fields) == _FIELDS else ""

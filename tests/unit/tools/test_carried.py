@@ -15,8 +15,10 @@ from msgspec.structs import replace
 
 from gpuckpt.model import Carriage
 from gpuckpt.tools.carried import Carried
+from gpuckpt.tools.imported import imported
 from gpuckpt.tools.putting import User
 from gpuckpt.tools.sparse import SMALLEST_HOLE, beyond
+from gpuckpt.tools.taskmemory import parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -138,6 +140,24 @@ def test_what_a_process_holds(carried: Carried, shm: Path, tmp_path: Path) -> No
     assert used[3].names == (str(log), str(tmp_path / "other name"))
     assert carried.is_program(sys.executable)
     assert not carried.is_program(str(log))
+
+
+def test_a_mapped_file_whose_name_holds_the_end_of_a_line(carried: Carried, tmp_path: Path) -> None:
+    """The table of what is mapped tells it as it is, and only a newline by its number."""
+    path = tmp_path / "a\rname\nfor\x0bfiles"
+    path.write_bytes(b"x" * 4096)
+    seen = path.stat()
+    with path.open("rb") as file:
+        area = mmap.mmap(file.fileno(), 4096, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
+    with closing(area):
+        assert carried.users({(seen.st_dev, seen.st_ino)}) == {
+            (seen.st_dev, seen.st_ino): User(os.getpid(), writes=False)
+        }
+        assert imported(Path("/proc"), os.getpid(), most=1).bytes == 0
+        maps = parse(Path("/proc/self/maps").read_bytes())
+        assert [one.name for one in maps if "\rname" in one.name] == [
+            str(path).replace("\n", "\\012")
+        ]
 
 
 def test_what_a_folder_holds(carried: Carried, tmp_path: Path) -> None:
