@@ -26,6 +26,8 @@ from gpuckpt.flow.request import DumpRequest, DumpResult
 from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.flow.work.journal import Entry, Journal
 from gpuckpt.model import CudaOutcome, CudaState, DeviceUse, ProcessRef
+from gpuckpt.tools.surroundings import Surroundings
+from gpuckpt.tools.usedfiles import UsedFile
 from tests.fakes.host import INIT_PID, ROOT_PID, FakeHost, Fault, NoCriu, process
 
 if TYPE_CHECKING:
@@ -58,6 +60,24 @@ def test_a_job_in_a_namespace_is_written_down_by_its_own_numbers(tmp_path: Path)
     assert set(manifest.cuda) == {use.pid for use in manifest.nvidia.uses} == {101, 102}  # type: ignore[union-attr]
     assert [one.restore_thread for one in manifest.tree] == [0, 1101, 1102, 0]
     assert set(host.processes) == {os.getpid(), INIT_PID}
+
+
+def test_the_clock_is_told_as_it_was_before_files_were_copied(tmp_path: Path) -> None:
+    """They may take minutes, and CRIU has kept the job's clock before."""
+    job = FakeHost.with_job()
+    job.used += (UsedFile("/work/log", 1, 9, ("/work/log",), written=True),)
+    (tmp_path / "good").mkdir()
+    run(job, tmp_path / "good")
+    host = FakeHost.with_job()
+    host.used = job.used
+    host.around_of[ROOT_PID] = Surroundings(clock=7.0)
+    copied = job.calls.index("carried.copy") + 1
+
+    def later(host: FakeHost) -> None:
+        host.around_of[ROOT_PID] = Surroundings(clock=90.0)
+
+    host.fault = Fault(copied, later, "after")
+    assert run(host, tmp_path).manifest.tree[0].clock == 7.0
 
 
 def test_what_was_seen_before_a_wait_is_looked_at_again(

@@ -23,6 +23,8 @@ from gpuckpt.image.sink import Folder
 from gpuckpt.tools.stopping import ended_by
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gpuckpt.flow.request import DumpRequest
     from gpuckpt.flow.sight.spooling import Spool
     from gpuckpt.flow.taking.hands import Taking
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from gpuckpt.flow.work.waiting import Tally
     from gpuckpt.image.manifest import FileEntry, Manifest
     from gpuckpt.tools.openfiles import OpenFiles
+    from gpuckpt.tools.surroundings import Surroundings
 
 
 class Commit:
@@ -125,11 +128,13 @@ class Commit:
         opened = records.opened(packer.kept)
         if self._taking.sight.kept:
             still_inside(opened.connections)
+        # CRIU has kept the tree's clocks by now, and files may take long
+        around = {pid: self._tools.proc.surroundings(pid) for pid in self._taking.relist().pids}
         found = self._carry(opened, packer)
         packer.received()
         if self._request.leave_running:
             with self._record.phase("record", "what the manifest tells", stoppable=False):
-                known = self._known_of(packer, opened, found)
+                known = self._known_of(packer, opened, found, around)
                 self._operation.interrupts.check()
                 carry.unlink(self._tools, found.files)
             self._known = known
@@ -137,7 +142,7 @@ class Commit:
         with self._record.phase("commit", str(self._taking.sight.output), stoppable=False):
             self._taking.note("commit")
             with self._record.part("facts"):
-                self._known = self._known_of(packer, opened, found)
+                self._known = self._known_of(packer, opened, found, around)
             with self._record.part("drain") as step:
                 self._files = packer.finish()
                 self._tally(step)
@@ -206,7 +211,13 @@ class Commit:
         self.manifest = manifest
         self._record.event(spans.COMMITTED)
 
-    def _known_of(self, packer: Packer, opened: OpenFiles, found: carry.Found) -> Manifest:
+    def _known_of(
+        self,
+        packer: Packer,
+        opened: OpenFiles,
+        found: carry.Found,
+        around: Mapping[int, Surroundings],
+    ) -> Manifest:
         """Write down what is to be known of the frozen tree; the files come later."""
         sight, taking = self._taking.sight, self._taking
         self.tree = taking.relist()
@@ -215,6 +226,7 @@ class Commit:
         dumped = records.Dumped(
             sight=sight,
             tree=self.tree,
+            around=around,
             inside=taking.numbers(),
             first=taking.cuda.first,
             threads=taking.cuda.threads,

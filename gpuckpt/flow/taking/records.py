@@ -61,7 +61,8 @@ REMAPS: Final = "remap-fpath.img"
 class Dumped(Value, frozen=True):
     """What a dump has in hand when CRIU has handed everything over and the tree stands frozen.
 
-    `inside` are the numbers that the tasks have in a pid namespace of their own, if they do.
+    `around` is what each task lives in, `inside` are the numbers that the tasks have in a pid
+    namespace of their own, if they do.
     `first` are the driver's states before the dump, `threads` the driver's own threads, `images`
     the CRIU images named by `wanted`, `opened` what they say of open files, `carried` the files
     taken along, `quiesced` the processes that stand at a step, `software` what the tree computes
@@ -71,6 +72,7 @@ class Dumped(Value, frozen=True):
 
     sight: Sight
     tree: Tree
+    around: Mapping[int, Surroundings]
     first: Mapping[int, CudaState]
     threads: Mapping[int, int]
     uses: tuple[GpuUse, ...]
@@ -110,7 +112,6 @@ def manifest(tools: Toolbox, dumped: Dumped) -> Manifest:
     """
     sight = dumped.sight
     tasks = criuimage.read_pstree(_image(dumped.images, TREE))
-    around = {pid: tools.proc.surroundings(pid) for pid in dumped.tree.pids}
     found = Manifest(
         needs=needs(
             cuda=bool(dumped.first),
@@ -125,7 +126,7 @@ def manifest(tools: Toolbox, dumped: Dumped) -> Manifest:
         root_pid=sight.tree.root.pid,
         host=_host(sight.host),
         nvidia=_nvidia(sight.nvidia, dumped.uses) if dumped.first else None,
-        tree=tuple(_process(tools, one, around[one.pid], dumped) for one in dumped.tree.processes),
+        tree=tuple(_process(tools, one, dumped) for one in dumped.tree.processes),
         ids=criuimage.ids(tasks),
         options=_options(dumped),
         outside=outside(
@@ -134,7 +135,7 @@ def manifest(tools: Toolbox, dumped: Dumped) -> Manifest:
             dumped.opened,
             dumped.carried,
             pythons=dumped.software.pythons,
-            usage=Usage(dumped.tree, around, dumped.along, dumped.prints, sight.space),
+            usage=Usage(dumped.tree, dumped.around, dumped.along, dumped.prints, sight.space),
         ),
         labels=dict(dumped.labels),
         files=(),
@@ -147,7 +148,7 @@ def manifest(tools: Toolbox, dumped: Dumped) -> Manifest:
         engine=dumped.software.engine,
         models=dumped.software.models,
         tracked=dumped.software.tracked,
-        start=_start(around[dumped.tree.root.pid].origin, apart=bool(dumped.inside)),
+        start=_start(dumped.around[dumped.tree.root.pid].origin, apart=bool(dumped.inside)),
     )
     return renumbered(found, dumped.inside) if dumped.inside else found
 
@@ -208,9 +209,8 @@ def _nvidia(facts: NvidiaFacts | None, uses: tuple[GpuUse, ...]) -> NvidiaRecord
     )
 
 
-def _process(
-    tools: Toolbox, process: Process, around: Surroundings, dumped: Dumped
-) -> ProcessRecord:
+def _process(tools: Toolbox, process: Process, dumped: Dumped) -> ProcessRecord:
+    around = dumped.around[process.pid]
     return ProcessRecord(
         pid=process.pid,
         host_pid=process.pid if dumped.inside else 0,
