@@ -128,6 +128,7 @@ def test_what_is_made_or_cut_counts_as_it_was(tools: Toolbox, tmp_path: Path) ->
         now = files(tools, manifest, steps, apart=False)[str(log)]
         assert now is not None
         assert now.size == seen
+        assert choice == "refuse" or now.mtime_ns is None  # that it is another is told already
 
 
 def test_who_writes_meanwhile_stops_it(tools: Toolbox, tmp_path: Path) -> None:
@@ -171,6 +172,33 @@ def test_names_beside_a_file_are_never_taken_twice(tools: Toolbox, tmp_path: Pat
             "log.after-3f0c7a52-2": b"2",
             "log.after-3f0c7a52-3": b"3",
         }
+
+
+def test_the_longest_names_have_room_beside_them(tools: Toolbox, tmp_path: Path) -> None:
+    """Names that are alike but for their ends get others beside them all the same."""
+    place = tmp_path / "place"
+    place.mkdir()
+    paths = [place / f"{'é' * 126}{end}" for end in ("xyz", "xyw")] + [place / ("n" * 230)]
+    for path in paths:
+        path.write_bytes(b"12345")
+    with image_of(tools, paths, tmp_path) as image:
+        for path in paths[1:]:
+            path.write_bytes(b"12345 and more")
+        paths[0].write_bytes(b"today")
+        before = tree(place)
+        job = Restoring(tools, image, "replace")
+        assert [step.act for step in job.steps] == [Act.REPLACE, Act.CUT, Act.CUT]
+        job.put()
+        kept = {Path(there).read_bytes() for _, there in job.placing.kept}
+        assert kept == {b"today", b" and more"}
+        assert len(list(place.iterdir())) == 6
+        job.placing.take_back()
+        assert tree(place) == before
+        for path in paths[1:]:
+            path.write_bytes(b"other")
+        job = Restoring(tools, image, "replace")
+        job.put()
+        assert len(list(place.iterdir())) == 6
 
 
 def test_files_that_must_have_a_name(

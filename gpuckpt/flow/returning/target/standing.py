@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from blake3 import blake3
 from msgspec.structs import replace
 
 from gpuckpt.flow.returning.ledger import Ledger
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
     from gpuckpt.tools.putting import Identity, User
 
     Matches = Callable[[str, CarriedFile], bool]
+
+
+# of a name, in bytes; as long as it is not whole, a file has another ending behind it (.new)
+_LONGEST: Final = 255 - len(".new")
+_SHORT: Final = 8
 
 
 class State(StrEnum):
@@ -62,11 +69,21 @@ class Standing(Value, frozen=True):
 
     def later(self, path: str) -> str:
         """Return where the bytes go that a file has got since."""
-        return f"{path}.after-{self.tag}"
+        return _beside(path, f".after-{self.tag}")
 
     def replaced(self, path: str) -> str:
         """Return where a file goes that the image's is put in place of."""
-        return f"{path}.replaced-{self.tag}"
+        return _beside(path, f".replaced-{self.tag}")
+
+
+def _beside(path: str, ending: str) -> str:
+    """Put an ending to a name; one that leaves no room is cut, and told from others by digest."""
+    folder, _, name = path.rpartition("/")
+    raw, room = os.fsencode(name), _LONGEST - len(ending)
+    if len(raw) > room:
+        short, digest = raw[: room - _SHORT - 1], blake3(raw).hexdigest()[:_SHORT]
+        name = f"{short.decode(errors='ignore')}~{digest}"
+    return f"{folder}/{name}{ending}"
 
 
 def standings(
