@@ -230,9 +230,9 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
     ),
     "packages": (
         outside(pythons=(PYTHON,)),
-        here(packages={"/venv": ("torch-2.8.0", "numpy-2.0.0")}),
+        here(packages={"/venv": ("torch-2.8.0", "numpy-2.0.0", "new-1.0")}),
         "python-packages",
-        "without torch-2.9.0, with torch-2.8.0",
+        "without torch-2.9.0, with torch-2.8.0.",
     ),
     "noexec": ({}, {"no_programs": "/var/lib/gpuckpt"}, "!state-noexec", "noexec"),
     "ram": ({}, host(memory_available=GIB), "!memory-host", "GPU bytes"),
@@ -333,6 +333,11 @@ def test_one_change_is_one_finding(case: str) -> None:
     assert words in found.reason
     assert found.reason.endswith(".")
     assert found.remedy
+
+
+def test_a_package_that_has_come_along_is_nothing_of_the_jobs() -> None:
+    more = here(packages={"/venv": (*PYTHON.packages, "new-1.0")})
+    assert findings(outside(pythons=(PYTHON,)), more) == []
 
 
 def test_a_tracked_folder_may_hold_what_the_image_carries() -> None:

@@ -44,6 +44,12 @@ def files(
         if step.standing and _as_recorded(step)
         for path in step.standing.file.names
     }
+    told = {
+        path
+        for step in steps
+        if step.act is Act.LEAVE and step.standing and step.standing.state is not State.THERE
+        for path in step.standing.file.names
+    }
     folders = {one.path for one in manifest.outside.folders}
     found: dict[str, FileRecord | None] = {}
     for record in manifest.outside.files:
@@ -56,7 +62,9 @@ def files(
         if now is None and record.path in folders:
             found[record.path] = record
             continue
-        found[record.path] = None if now is None else _record(record, now)
+        found[record.path] = (
+            None if now is None else _record(record, now, timed=record.path not in told)
+        )
     return found | _read(tools, manifest.outside.files, found)
 
 
@@ -86,13 +94,14 @@ def _as_recorded(step: FileStep) -> bool:
     return one.state is State.THERE and one.file.why is not Carriage.NEEDED
 
 
-def _record(old: FileRecord, now: HostFile) -> FileRecord:
+def _record(old: FileRecord, now: HostFile, *, timed: bool) -> FileRecord:
+    """Write down what is there; when it was written to says nothing new of what is kept."""
     return FileRecord(
         path=old.path,
         size=now.size,
         mode=now.mode,
         build_id=now.build_id,
-        mtime_ns=now.mtime_ns,
+        mtime_ns=now.mtime_ns if timed else None,
         flags=old.flags,
         uid=now.uid,
         gid=now.gid,

@@ -35,12 +35,15 @@ def pythons(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
 
 
 def _others(manifest: Manifest, python: PythonRecord, changed: list[str]) -> Iterator[Finding]:
-    """Tell of packages that have changed and that the job had not loaded."""
+    """Tell of packages that the job has not loaded and that are gone, or others now.
+
+    What has only come along since is nothing that the job knows of.
+    """
     inside = f"{python.prefix}/"
     loaded = {one.name for one in manifest.engine.distributions if one.folder.startswith(inside)}
     rest = [one for one in changed if _name(one) not in loaded]
-    if rest:
-        lost = [package for package in rest if package in python.packages]
+    lost = [package for package in rest if package in python.packages]
+    if lost:
         yield warning(
             "python-packages",
             python.prefix,
@@ -54,9 +57,9 @@ def _name(package: str) -> str:
 
 
 def _changes(lost: list[str], changed: list[str]) -> str:
-    fresh = [package for package in changed if package not in lost]
-    parts = [f"without {some(lost)}"] if lost else []
-    return ", ".join([*parts, *([f"with {some(fresh)}"] if fresh else [])])
+    names = {_name(package) for package in lost}
+    fresh = [one for one in changed if one not in lost and _name(one) in names]
+    return ", ".join([f"without {some(lost)}", *([f"with {some(fresh)}"] if fresh else [])])
 
 
 def python_versions(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
