@@ -141,9 +141,10 @@ class StoreLanding:
 
     def finish(self, document: bytes) -> None:
         """See Landing."""
-        if names.MANIFEST in self._store.names():
+        if names.MANIFEST not in self._store.names():
+            self._store.put(names.MANIFEST, document)
+        elif self._store.read(names.MANIFEST, 0, len(document) + 1) != document:
             raise ImageExists(f"{self.place} exists already")
-        self._store.put(names.MANIFEST, document)
         with suppress(GpuckptError):  # it is an image all the same
             self._store.remove(self._claim)
 

@@ -225,8 +225,11 @@ class _Pieces:
             self.there = frozenset(range(0, has - (_WINDOW + 1) * _PART, _PART))
 
     def _create(self, ftp: Any) -> None:  # noqa: ANN401 - paramiko's client
-        with ftp.open(self._path, "wb") as file:
+        # not cut off where the bytes are known: another copy of them may be an image by now
+        with ftp.open(self._path, "ab" if self._size else "wb") as file:
             file.chmod(0o600)
+            if file.stat().st_size > self._size:
+                file.truncate(self._size)
 
 
 def _below(ftp: Any, folder: str, prefix: str) -> Iterator[tuple[str, int]]:  # noqa: ANN401

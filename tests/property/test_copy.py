@@ -105,6 +105,21 @@ def test_what_is_there_already_is_not_sent_again(image: Path, tmp_path: Path) ->
         assert run(image, place, stores).already
 
 
+def test_of_two_copies_of_an_image_both_may_end_well(image: Path) -> None:
+    stores = FakeStores()
+    calls: list[str] = []
+
+    def around(name: str, call: Callable[[], Any]) -> Any:
+        calls.append(name)
+        if len(calls) == 9:  # this one is at work
+            run(image, URL, FakeStores(objects=stores.objects))
+        return call()
+
+    stores.around = around
+    run(image, URL, stores)
+    assert sound(URL, stores)
+
+
 def test_nothing_is_written_over(image: Path, tmp_path: Path) -> None:
     stores = FakeStores()
     other = samples.write_image(tmp_path / "other", {"a.img": b"x"}, image_id="another")

@@ -155,6 +155,24 @@ def test_a_whole_store_is_never_removed(
     assert bucket.names() == {}
 
 
+def test_a_second_copy_harms_no_bytes_that_are_there(url: Url) -> None:
+    """The first has made an image of them meanwhile; the second may be killed at any moment."""
+    data = os.urandom(PART + 5)
+    folder = RemoteFolder(url)
+    for _ in range(2):
+        upload = folder.upload("criu/big", len(data))
+        upload.write(0, data[:PART])
+        upload.write(PART, data[PART:])
+        upload.close()
+        folder.upload("criu/big", len(data))
+        assert folder.read("criu/big", 0, len(data) + 1) == data
+    longer = folder.upload("criu/big", 10)
+    longer.write(0, data[:10])
+    longer.close()
+    assert folder.names() == {"criu/big": 10}
+    folder.remove_all()
+
+
 def test_a_store_that_refuses_is_named(url: Url, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = RemoteFolder(url)
     if url.scheme == "s3":
@@ -204,5 +222,5 @@ def test_a_killed_copy_is_gone_on_with(tmp_path: Path, s3: dict[str, str]) -> No
     done = subprocess.run(command, env=variables, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)["result"]
-    assert 0 < result["sent"] <= 4 * PART + MIB
+    assert result["sent"] <= 4 * PART + MIB  # what was under way may have arrived, too
     assert result["bytes"] > 8 * PART
