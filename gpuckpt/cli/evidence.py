@@ -114,6 +114,11 @@ def evidence(
     not hold, or is not all that was planned.
     """
     if check is not None:
+        if restore or target or planned is not None:
+            raise UsageError(
+                "--check: a file says by itself what was planned, and which attempts it tells of",
+                hint="Leave out --restore, --planned and --target.",
+            )
         from gpuckpt.flow.evidence.check import check as examine
 
         return app.show(checked(examine(check, image, app.state_dir, app.reporter, app.interrupts)))

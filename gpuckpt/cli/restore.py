@@ -27,6 +27,7 @@ from gpuckpt.cli.options import (
     option,
 )
 from gpuckpt.cli.page import Fields, Findings, Outcome, Page, Tone
+from gpuckpt.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -145,7 +146,8 @@ def restore(
         map_path=filechoices.pairs(map_path or ()),
     )
     if plan:
-        fallback.one_image(image, several=False)
+        if several:
+            raise UsageError("--plan looks at one image", hint="Name that alone, without --try.")
         return _plan(app, request, gpu_map)
     cold = fallback.cold(start=else_start, command=otherwise, files=env_file or (), inherits=wait)
     asked = FallbackRequest(request, tuple(image), several, cold)

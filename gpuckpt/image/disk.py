@@ -120,7 +120,7 @@ def creation_error(why: OSError, folder: Path, fd: int | None = None) -> Gpuckpt
     if number == errno.ENAMETOOLONG:
         return UsageError(f"the image's path is too long: {folder} and the name after it")
     reasons = {
-        errno.ENOENT: ("does not exist", "Make it first (mkdir -p), or choose another with -o."),
+        errno.ENOENT: ("does not exist", "Make it first (mkdir -p), or choose another folder."),
         errno.ENOTDIR: ("is not a folder", "Choose another place with -o."),
         errno.EROFS: ("is on a read-only filesystem", "Choose another place with -o."),
         errno.EACCES: ("cannot be written by this user", "Run it as root, or choose another."),

@@ -28,6 +28,8 @@ def test_it_is_written_and_checked(gpuckpt: Callable[..., Ran], tmp_path: Path) 
         assert (ran.code, result["holds"], result["findings"]) == (0, True, [])
         assert set(result) == {"path", "holds", "bytes", "findings", "evidence"}
         assert (result["bytes"] is None) == (not more)
+    for more in (("--planned", 1), ("--target", "runs=3"), ("--restore", path)):
+        assert gpuckpt("evidence", "--check", path, *more).code == 2
     told = gpuckpt("evidence", "--check", path).out
     assert "NOT PROVED" in told
     assert "dump done" in told

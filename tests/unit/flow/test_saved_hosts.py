@@ -94,6 +94,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a wrong kind": (plain(host_samples.saved()) | {"criu": 7}, "no sound facts"),
     "a name of two lines": (plain(host_samples.saved("a\nb")), "it is called 'a\\nb'"),
     "no name": (plain(host_samples.saved("")), "it is called ''"),
+    "no CRIU, and no reason": (plain(host_samples.saved()) | {"criu": ""}, "has either a CRIU"),
     "no time": (plain(host_samples.saved()) | {"taken": "lately"}, "no sound facts"),
     "a negative number": (
         plain(host_samples.saved(memory_available=-1)), "host.memory_available is out of range"

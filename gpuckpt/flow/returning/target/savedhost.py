@@ -150,11 +150,8 @@ def load(path: Path) -> SavedHost:
         _moment(found.taken)
     except (msgspec.MsgspecError, ValueError) as why:
         raise UsageError(f"{path} holds no sound facts of a host: {why}", hint=_ANEW) from why
-    if not _NAME.fullmatch(found.host.hostname):
-        name = found.host.hostname
-        raise UsageError(
-            f"{path} holds no sound facts of a host: it is called {name!r}", hint=_ANEW
-        )
+    if flaw := _unsound(found):
+        raise UsageError(f"{path} holds no sound facts of a host: {flaw}", hint=_ANEW)
     if missing := next(_missing(msgspec.to_builtins(found, str_keys=True), given), ""):
         raise UsageError(
             f"{path} does not tell {missing}, which this gpuckpt compares; it was written by "
@@ -162,6 +159,14 @@ def load(path: Path) -> SavedHost:
             hint=_ANEW,
         )
     return found
+
+
+def _unsound(found: SavedHost) -> str:
+    if not _NAME.fullmatch(found.host.hostname):
+        return f"it is called {found.host.hostname!r}"
+    if bool(found.criu) == bool(found.no_criu):
+        return "it has either a CRIU or a reason why there is none"
+    return ""
 
 
 def _plain(path: Path) -> Any:  # noqa: ANN401 - whatever somebody has written
