@@ -431,7 +431,8 @@ class _Proc:
         return tuple(number for number in ids if number in self.host.processes)
 
     def owner(self, number: int) -> Process | None:
-        return self.host.processes.get(number)
+        users = (one for one in self.host.processes.values() if number in {one.pgid, one.sid})
+        return self.host.processes.get(number) or next(users, None)
 
     def adopt_orphans(self, *, on: bool) -> None:
         self.host.adopting = on

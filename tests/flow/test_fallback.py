@@ -216,6 +216,24 @@ def test_a_job_in_a_pid_namespace_is_no_reason_to_start_another(place: Place) ->
     assert not place.host.started
 
 
+@pytest.mark.parametrize("readable", [True, False])
+def test_what_a_job_has_left_behind_is_the_job(place: Place, readable: bool) -> None:
+    """Its root was killed, and a worker goes on: nobody has written down that one."""
+    if readable:
+        place.damage(*place.images)
+    else:
+        (place.images[0] / "manifest.json").write_text("{}")
+    assert place.run(place.images[0], cold=OTHER).started
+    worker = process(COLD_PID + 1, pgid=COLD_PID, sid=COLD_PID)
+    del place.host.processes[COLD_PID]
+    place.host.processes[worker.pid] = worker
+    with pytest.raises(errors.ImageDamaged) as caught:
+        place.run(place.images[0], cold=OTHER)
+    assert f"runs here already: process {worker.pid}" in caught.value.hint
+    del place.host.processes[worker.pid]
+    assert place.run(place.images[0], cold=OTHER).started
+
+
 def test_a_folder_without_images_and_a_place_without_anything(place: Place, tmp_path: Path) -> None:
     with pytest.raises(errors.NotAnImage):
         place.run(place.state, several=True)

@@ -15,14 +15,15 @@ from gpuckpt.flow.returning.candidates import manifests
 from gpuckpt.flow.returning.ledger import Ledger, Restored, place_id
 from gpuckpt.flow.returning.target.facts import running_here
 from gpuckpt.flow.work.journal import Journal
-from gpuckpt.model import blocker
+from gpuckpt.model import ProcessRef, blocker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from gpuckpt.flow.returning.candidates import Candidate
     from gpuckpt.flow.work.toolbox import Toolbox
-    from gpuckpt.model import Finding, ProcessRef
+    from gpuckpt.image.manifest import Manifest
+    from gpuckpt.model import Finding
 
 
 def copies(tools: Toolbox, found: tuple[Candidate, ...]) -> tuple[Finding, ...]:
@@ -78,12 +79,15 @@ def _at_work(tools: Toolbox, found: tuple[Candidate, ...]) -> Iterator[Finding]:
 def _running(tools: Toolbox, found: tuple[Candidate, ...], boot_id: str) -> Iterator[Finding]:
     ledger = Ledger(tools.state_dir)
     pids: set[int] = set()
+    known: set[ProcessRef] = set()
     for manifest in manifests(found):
-        pids |= running_here(tools, manifest, boot_id, ledger.last(manifest.image_id))
+        earlier = ledger.last(manifest.image_id)
+        pids |= running_here(tools, manifest, boot_id, earlier)
+        known |= {*_led(manifest, boot_id), *_known(earlier, boot_id)}
     for one in found:
-        for earlier in ledger.at(str(one.path)):
-            known = earlier.known if earlier.boot_id == boot_id else ()
-            pids |= {ref.pid for ref in known if tools.proc.alive(ref)}
+        for each in ledger.at(str(one.path)):
+            known |= {*_known(each, boot_id)}
+    pids |= {pid for ref in known for pid in _of(tools, ref)}
     for pid in sorted(pids)[:1]:
         yield blocker(
             "job-runs",
@@ -92,6 +96,28 @@ def _running(tools: Toolbox, found: tuple[Candidate, ...], boot_id: str) -> Iter
             "End it first: two copies would write into the same files.",
             pid,
         )
+
+
+def _known(earlier: Restored | None, boot_id: str) -> tuple[ProcessRef, ...]:
+    return earlier.known if earlier is not None and earlier.boot_id == boot_id else ()
+
+
+def _led(manifest: Manifest, boot_id: str) -> Iterator[ProcessRef]:
+    """Yield the root that was dumped here, if the session was its own."""
+    root = manifest.tree[0]
+    if manifest.host.boot_id == boot_id and root.sid == root.pid:
+        yield ProcessRef(root.host_pid or root.pid, root.start_time)
+
+
+def _of(tools: Toolbox, ref: ProcessRef) -> Iterator[int]:
+    """Yield the pid of a process that lives, or of one that it has left in its group or session.
+
+    What a job has started since is written down nowhere, and may go on without it.
+    """
+    if tools.proc.alive(ref):
+        yield ref.pid
+    elif (left := tools.proc.owner(ref.pid)) and left.pid != ref.pid and not left.zombie:
+        yield left.pid
 
 
 def _others(tools: Toolbox, found: tuple[Candidate, ...]) -> Iterator[Finding]:
