@@ -156,7 +156,7 @@ class ImageExists(UsageError):
     """The image to be written is there already; gpuckpt never overwrites one."""
 
     name = "image_exists"
-    default_hint = "Choose another name with -o, or move the old image away."
+    default_hint = "Choose another name, or move the old image away."
 
 
 class HostUnfit(GpuckptError):

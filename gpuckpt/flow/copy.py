@@ -17,6 +17,7 @@ from gpuckpt.flow.work.opening import open_image
 from gpuckpt.image.check import check_files
 from gpuckpt.image.copying import Copier
 from gpuckpt.image.damage import refusal
+from gpuckpt.image.disk import image_around
 from gpuckpt.image.distant import DistantOrigin, key_of
 from gpuckpt.image.landing import StoreLanding
 from gpuckpt.image.landingfolder import FolderLanding
@@ -98,7 +99,7 @@ def final_place(request: CopyRequest) -> Location:
     A store has no folders, so only a slash at the end tells.
 
     Raises:
-        UsageError: the image has no name that it could have there.
+        UsageError: the image has no name that it could have there, or the place is in an image.
     """
     place = request.place
     inside = request.inside
@@ -106,7 +107,13 @@ def final_place(request: CopyRequest) -> Location:
         inside = inside or (place.is_dir() and not (place / MANIFEST).exists())
     if inside and not request.image.name:
         raise UsageError(f"{request.image} has no name", hint="Say what the copy is to be called.")
-    return place / request.image.name if inside else place
+    final = place / request.image.name if inside else place
+    if isinstance(final, Path) and (around := image_around(final)):
+        raise UsageError(
+            f"{final} is in the image {around}, and would damage it",
+            hint="Name a place beside it.",
+        )
+    return final
 
 
 def _landing(place: Location, stores: StoresTool, image_id: str) -> Landing:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gpuckpt.errors import GpuckptError, NoSpace, NotWritable, UsageError, WriteFailed
+from gpuckpt.image import names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,6 +103,16 @@ def write_parts(fd: int, parts: Sequence[bytes | memoryview], offset: int) -> No
             write_all(fd, memoryview(part)[count:], offset + count)
         offset += size
         count = max(0, count - size)
+
+
+def image_around(place: Path) -> Path | None:
+    """Return the image that a place is in, None for a place beside all images.
+
+    Whatever lies in an image and is not its own counts as damage.
+    """
+    above = place.absolute().parents
+    inside = (one for one in above if (one / names.MANIFEST).exists())
+    return next((one for one in inside if (one / names.CRIU_DIR).is_dir()), None)
 
 
 def room_left(fd: int) -> int | None:

@@ -193,6 +193,8 @@ def test_it_is_checked_against_the_image(place: Place, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is there already"):
         write(EvidenceRequest(place.image), place.state, tmp_path)
     assert sorted(tmp_path.glob(".*")) == []
+    with pytest.raises(UsageError, match="would damage it"):
+        write(EvidenceRequest(place.image), place.state, place.image)
     sound = check(path, place.image, place.state, Silent(), Interrupts())
     assert (sound.findings, sound.bytes) == ((), sound.evidence.image.stored)  # type: ignore[union-attr]
     other = Place(tmp_path / "other")

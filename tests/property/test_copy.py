@@ -138,6 +138,9 @@ def test_nothing_is_written_over(image: Path, tmp_path: Path) -> None:
     assert stores.objects[str(used)] == {"notes.txt": b"mine"}
     with pytest.raises(NotWritable):
         run(image, tmp_path / "none" / "copy")
+    for inside in (image / "copy", other / "criu" / "copy"):
+        with pytest.raises(UsageError, match="would damage it"):
+            run(image, inside)
 
 
 @pytest.mark.parametrize("claim", ["logs/upload-x", "logs/copy-other"])

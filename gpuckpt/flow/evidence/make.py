@@ -23,6 +23,7 @@ from gpuckpt.flow.work import spans
 from gpuckpt.flow.work.history import COLD, History, record_of
 from gpuckpt.flow.work.opening import open_image
 from gpuckpt.image import sealed, wire
+from gpuckpt.image.disk import image_around
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
@@ -62,13 +63,18 @@ def write(request: EvidenceRequest, state_dir: Path, folder: Path) -> tuple[Path
 
     Raises:
         ImageError: there is no image, or it is damaged.
-        UsageError: a receipt is of something else, or the file is there already.
+        UsageError: a receipt is of something else, or the file is there already, or in an image.
         NotWritable: it could not be written.
     """
     with open_image(request.image, trust=False) as image:
         image.check_sizes()
         data = encode(compose(image, request, state_dir))
     path = request.output or folder / f"{request.image.name}.evidence.json"
+    if around := image_around(path):
+        raise UsageError(
+            f"{path} is in the image {around}, and would damage it",
+            hint="Name a place beside it with -o.",
+        )
     _write(path, data)
     return path, data
 

@@ -15,7 +15,7 @@ from msgspec import field
 from gpuckpt.flow.gpu.visible import visible
 from gpuckpt.flow.request import FileChoice
 from gpuckpt.flow.sight.along import Along, along, tried
-from gpuckpt.flow.sight.obstacles import cuda_states, destination, store
+from gpuckpt.flow.sight.obstacles import cuda_states, destination, in_an_image, store
 from gpuckpt.flow.work.kin import Kin, kin, roots_below, starts_jobs
 from gpuckpt.location import Url
 from gpuckpt.model import CudaState, GpuUse, HostFacts, NvidiaFacts, Process, Tree
@@ -192,6 +192,7 @@ def gather(
     writable = folder is None or tools.host.writable(folder)
     free, place, sick = destination(tools, folder) if folder and writable else (None, None, [])
     taken = isinstance(output, Path) and os.path.lexists(output)
+    sick = [*sick, *in_an_image(output)]
     if isinstance(output, Url):
         taken, sick = store(tools, output)
     return DumpFacts(

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gpuckpt.errors import CudaCallFailed, GpuckptError, GpuStepFailed, HostUnfit, UsageError
 from gpuckpt.flow.gpu.tree import states_of
 from gpuckpt.flow.work.storetool import asked
+from gpuckpt.image.disk import image_around
 from gpuckpt.model import CudaState, blocker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator
 
     from gpuckpt.flow.work.toolbox import Toolbox
-    from gpuckpt.location import Url
+    from gpuckpt.location import Location, Url
     from gpuckpt.model import Finding, Version
     from gpuckpt.tools.destination import Place
 
@@ -108,3 +109,14 @@ def told(why: GpuckptError, thing: str) -> Finding:
 
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
+def in_an_image(output: Location | None) -> Iterator[Finding]:
+    """Whatever lies in an image and is not its own counts as damage of it."""
+    if isinstance(output, Path) and (around := image_around(output)):
+        yield blocker(
+            "image-exists",
+            str(output),
+            f"It is in the image {around}, and would damage it.",
+            "Name a place beside it (-o).",
+        )

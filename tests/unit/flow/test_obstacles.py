@@ -89,6 +89,18 @@ def test_one_look_sees_it_all(tmp_path: Path) -> None:
     assert str(sight.criu) == "0"
 
 
+def test_an_image_is_no_place_for_another(tmp_path: Path) -> None:
+    tools, image = FakeHost.with_job().toolbox(tmp_path), tmp_path / "image"
+    request = DumpRequest(ROOT_PID, image / "again")
+    image.mkdir()
+    (image / "manifest.json").write_text("{}")  # of a web page, say
+    assert not [one for one in look(tools, request).findings if one.id == "image-exists"]
+    (image / "criu").mkdir()
+    (found,) = (one for one in look(tools, request).findings if one.id == "image-exists")
+    assert f"in the image {image}" in found.reason
+    assert found.blocks
+
+
 def test_only_what_is_not_there_ends_a_look(tmp_path: Path) -> None:
     host = FakeHost.with_job()
     with pytest.raises(NoSuchProcess):
