@@ -81,7 +81,7 @@ def copy(
         Interrupted: a signal asked to stop; what has arrived is kept.
     """
     # trusted as for a restore: the copy is this user's own, and will be
-    with open_image(request.image, stores) as image:
+    with open_image(request.image, stores, check=interrupts.check) as image:
         place = final_place(request)
         with closing(_landing(place, stores, image.manifest.image_id)) as landing:
             if request.discard:
@@ -206,7 +206,8 @@ class _Copy:
                 step.advance(count)
                 self._interrupts.check()
 
-            origin = DistantOrigin(self._landing, place, owned=False)
+            check = self._interrupts.check
+            origin = DistantOrigin(self._landing, place, owned=False, check=check)
             with Image.arrived(origin, place, manifest) as arrived:
                 return check_files(arrived, on_bytes, only=only)
 

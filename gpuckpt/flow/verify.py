@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.flow.work.opening import open_image
 from gpuckpt.image.check import check_files
 from gpuckpt.value import Value
 
 if TYPE_CHECKING:
     from gpuckpt.events import Reporter
-    from gpuckpt.flow.work.interrupts import Interrupts
     from gpuckpt.flow.work.storetool import StoresTool
     from gpuckpt.image.damage import Damage
     from gpuckpt.image.manifest import Manifest
@@ -48,14 +48,14 @@ def verify(
         Interrupted: a signal asked to stop.
     """
     started = time.monotonic()
-    with open_image(path, stores) as image:
+    interrupts = interrupts or Interrupts()
+    with open_image(path, stores, check=interrupts.check) as image:
         totals = image.manifest.totals
         with reporter.step("verify", str(path), totals.stored) as step:
 
             def on_bytes(count: int) -> None:
                 step.advance(count)
-                if interrupts:
-                    interrupts.check()
+                interrupts.check()
 
             damage = check_files(image, on_bytes)
     return VerifyResult(

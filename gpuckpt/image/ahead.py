@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, wait
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 BLOCK: Final = 8 << 20
 AT_ONCE: Final = 16
+_TURN: Final = 0.2  # seconds; how soon a signal is heard
 _MOST: Final = 32 * BLOCK  # of all blocks that are asked for or kept
 
 _Key = tuple[str, int]
@@ -30,10 +31,18 @@ class Ahead:
     """The blocks of all objects of one image. Every method may be called from any thread."""
 
     def __init__(
-        self, read: Callable[[str, int, int], bytes], block: int, most: int = _MOST
+        self,
+        read: Callable[[str, int, int], bytes],
+        block: int,
+        most: int = _MOST,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Fetch by `read(name, start, length)`, whose errors are raised where a block is used."""
+        """Fetch by `read(name, start, length)`, whose errors are raised where a block is used.
+
+        `check` is called by who waits, and may raise.
+        """
         self._read = read
+        self._check = check
         self._block = block
         self._most = most
         self._crew = Crew("fetch", AT_ONCE)
@@ -63,10 +72,7 @@ class Ahead:
             with self._lock:
                 asked = self._ask((name, number), size, needed=True)
                 self._ask_ahead(name, number, size)
-            try:
-                data = asked.result()
-            except CancelledError as why:
-                raise ImageError("reading the image was stopped") from why
+            data = self._waited(asked)
             pieces.append(memoryview(data)[max(start - first, 0) : end - first])
         return pieces
 
@@ -80,6 +86,14 @@ class Ahead:
                 asked.cancel()
             self._blocks.clear()
         threading.Thread(target=self._crew.dismiss, name="fetch-release", daemon=True).start()
+
+    def _waited(self, asked: Future[bytes]) -> bytes:
+        while not wait([asked], _TURN).done:
+            self._check()
+        try:
+            return asked.result()
+        except CancelledError as why:
+            raise ImageError("reading the image was stopped") from why
 
     def _ask_ahead(self, name: str, number: int, size: int) -> None:
         last = (size - 1) // self._block

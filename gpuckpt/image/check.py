@@ -73,6 +73,8 @@ class _Checker:
 
     def check(self, entry: FileEntry) -> None:
         """Have one file checked; the crew does it while the next ones are opened."""
+        if self._failed:
+            return
         try:
             file = StoredFile(self._image, entry)
         except Damaged as why:
@@ -84,6 +86,8 @@ class _Checker:
             for look in self._looks(file, done):
                 self._crew.do(look)
                 left -= 1
+                if self._failed:  # a store that is gone is asked for no more
+                    break
         except Damaged as why:
             self._found[entry.name].append(why.damage)
         finally:
@@ -129,6 +133,8 @@ class _Checker:
         done: Callable[[], None],
     ) -> None:
         try:
+            if self._failed:
+                return
             if stored is None:
                 stored = file.stored(frame, buffer.view)
             file.prove(frame, stored)

@@ -73,7 +73,7 @@ class Copier:
         crew = Crew("look", _AT_ONCE)
         for entry in self._image.manifest.files:
             crew.do(partial(look, entry))
-        crew.dismiss()
+        crew.dismiss(self._check)
         self._raise()
         return sorted(found, key=lambda one: -one.stored_size)
 
@@ -96,8 +96,8 @@ class Copier:
             except BaseException:
                 self._stopped = True
                 raise
-            finally:
-                crew.dismiss()
+            finally:  # a store that does not answer is not waited for when a signal has come
+                crew.dismiss(self._heard)
             self._raise()
         except Damaged as why:
             raise refusal(self._image.path, [why.damage]) from why
@@ -198,8 +198,15 @@ class Copier:
                 one()
 
     def _turn(self) -> None:
-        self._check()
+        self._heard()
         self._raise()
+
+    def _heard(self) -> None:
+        try:
+            self._check()
+        except BaseException:
+            self._stopped = True
+            raise
 
     def _raise(self) -> None:
         if self._failed:

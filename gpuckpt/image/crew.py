@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_TURN: Final = 0.2  # seconds; how soon a signal is heard
 
 
 class Crew:
@@ -41,15 +43,21 @@ class Crew:
                 for _ in range(min(self._tasks.qsize(), self.size - len(self._threads))):
                     self._begin()
 
-    def dismiss(self) -> None:
-        """Let the threads end after what was given to them; waits for that."""
+    def dismiss(self, check: Callable[[], None] | None = None) -> None:
+        """Let the threads end after what was given to them; waits for that.
+
+        `check` is called meanwhile; when it raises, nobody waits any more.
+        """
         with self._lock:
             threads, self._threads = self._threads, []
         for _ in threads:
             self._tasks.put(None)
         for thread in threads:
             if thread is not threading.current_thread():
-                thread.join()
+                while thread.is_alive():
+                    thread.join(_TURN if check else None)
+                    if check:
+                        check()
 
     def _begin(self) -> None:
         # daemon: a caller that forgets to dismiss the crew must not hang at exit

@@ -16,7 +16,7 @@ from gpuckpt.image.ahead import BLOCK, Ahead
 from gpuckpt.image.damage import Damaged, stored_damage, wrong_size
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from gpuckpt.image.manifest import FileEntry
     from gpuckpt.location import Location
@@ -48,17 +48,23 @@ class DistantOrigin:
     """See Origin."""
 
     def __init__(
-        self, folder: Folder, place: Location, block: int = BLOCK, *, owned: bool = True
+        self,
+        folder: Folder,
+        place: Location,
+        block: int = BLOCK,
+        *,
+        owned: bool = True,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         """Ask for nothing yet; `folder`, which is at `place`, is closed with this if `owned`.
 
-        It is read in blocks of so many bytes.
+        It is read in blocks of so many bytes; `check` is called by who waits, and may raise.
         """
         self._place = place
         self._owned = owned
         self._folder = folder
         self._block = block
-        self._ahead = Ahead(folder.read, block)
+        self._ahead = Ahead(folder.read, block, check=check)
         self._sizes: dict[str, int] = {}
         self._known: dict[str, int] = {}
         self._begun = False

@@ -194,7 +194,8 @@ def _drive(url: Url) -> Drive:
 
 def words(why: BaseException) -> str:
     """Return what a library's error says, in one line of printable characters."""
-    text = getattr(why, "strerror", None) or str(why) or type(why).__name__
+    text = getattr(why, "strerror", None) or str(why)
+    text = text or ("no answer in time" if isinstance(why, TimeoutError) else type(why).__name__)
     line = " ".join(str(text).split())
     return "".join(one if one.isprintable() else "?" for one in line)[:_LONGEST]
 

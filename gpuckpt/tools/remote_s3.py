@@ -20,8 +20,11 @@ _UNKNOWN: Final = 64 * _MIB  # of an object whose size is not known: 625 GiB at 
 _MOST_PARTS: Final = 10_000  # the store's own limits
 _MOST_KEYS: Final = 1000
 # One that does not answer is given up after three minutes; one that nobody is at, in a second. An
-# answer comes only when a part has arrived, so slow lines need the minute.
+# answer comes only when a part has arrived, so slow lines need the minute, and more for what they
+# bring. s3fs tries again what was tried again, and a byte now and then ends no wait of its.
 _TRIES: Final = 3
+_PATIENCE: Final = 180.0
+_SLOWEST: Final = 64 << 10  # bytes a second of each request
 _CONFIG: Final = {
     "connect_timeout": 10,
     "read_timeout": 60,
@@ -42,16 +45,27 @@ class S3Drive(AnyDrive):
         """Return the whole key of an object."""
         return f"{self._prefix}/{name}" if self._prefix else name
 
+    def limit(self, size: int) -> dict[str, float]:
+        """See AnyDrive."""
+        return {"timeout": _PATIENCE + size / _SLOWEST}
+
+    def ask(self, method: str, size: int = 0, **more: object) -> Any:  # noqa: ANN401 - its answer
+        """Have the store do something that takes so many bytes to it."""
+        return self.fs.call_s3(method, Bucket=self.bucket, **more, **self.limit(size))
+
     def sizes(self) -> dict[str, int]:
         """See Drive."""
         found = super().sizes()
         if not found:  # a bucket that is not there looks as an empty folder does
-            self.fs.call_s3("head_bucket", Bucket=self.bucket)
+            try:
+                self.ask("head_bucket")
+            except FileNotFoundError as why:
+                raise OSError(f"there is no bucket {self.bucket}") from why
         return found
 
     def put(self, name: str, data: bytes) -> None:
         """See Drive."""
-        self.fs.call_s3("put_object", Bucket=self.bucket, Key=self.key(name), Body=data)
+        self.ask("put_object", len(data), Key=self.key(name), Body=data)
 
     def upload(self, name: str, size: int, most: int) -> Upload:
         """See Drive."""
@@ -64,18 +78,16 @@ class S3Drive(AnyDrive):
         keys = [self.key(name) for name in self.sizes()]
         for first in range(0, len(keys), _MOST_KEYS):
             gone = {"Objects": [{"Key": key} for key in keys[first : first + _MOST_KEYS]]}
-            told = self.fs.call_s3("delete_objects", Bucket=self.bucket, Delete=gone)
+            told = self.ask("delete_objects", Delete=gone)
             for one in told.get("Errors", ()):
                 raise OSError(f"{one.get('Key')} could not be removed: {one.get('Message')}")
 
     def unfinished(self, prefix: str) -> list[tuple[str, str]]:
         """Return keys and ids of uploads that were never finished, the newest last."""
         found: list[tuple[str, str]] = []
-        more: dict[str, str] = {}
+        more: dict[str, Any] = {}
         while True:
-            page = self.fs.call_s3(
-                "list_multipart_uploads", Bucket=self.bucket, Prefix=prefix, **more
-            )
+            page = self.ask("list_multipart_uploads", Prefix=prefix, **more)
             newest = sorted(page.get("Uploads", ()), key=lambda one: one["Initiated"])
             found += [(one["Key"], one["UploadId"]) for one in newest]
             if not page.get("IsTruncated"):
@@ -87,7 +99,7 @@ class S3Drive(AnyDrive):
 
     def drop(self, key: str, upload: str) -> None:
         """Have the store forget the parts of an upload."""
-        self.fs.call_s3("abort_multipart_upload", Bucket=self.bucket, Key=key, UploadId=upload)
+        self.ask("abort_multipart_upload", Key=key, UploadId=upload)
 
 
 class _Parts:
@@ -111,13 +123,16 @@ class _Parts:
             return
         self._begin()
         number = offset // self.part + 1
-        told = self._call("upload_part", PartNumber=number, UploadId=self._id, Body=bytes(data))
+        told = self._call(
+            "upload_part", len(data), PartNumber=number, UploadId=self._id, Body=bytes(data)
+        )
         with self._lock:
             self._tags[number] = told["ETag"]
 
     def close(self) -> None:
         if not self._id:
-            self._call("put_object", Body=self._whole or b"")
+            whole = self._whole or b""
+            self._call("put_object", len(whole), Body=whole)
             return
         parts = [{"PartNumber": number, "ETag": tag} for number, tag in sorted(self._tags.items())]
         self._call("complete_multipart_upload", UploadId=self._id, MultipartUpload={"Parts": parts})
@@ -148,8 +163,8 @@ class _Parts:
             marker = page["NextPartNumberMarker"] if page.get("IsTruncated") else None
         self.there = frozenset((number - 1) * self.part for number in self._tags)
 
-    def _call(self, method: str, **more: object) -> Any:  # noqa: ANN401 - the library's answer
-        return self._drive.fs.call_s3(method, Bucket=self._drive.bucket, Key=self._key, **more)
+    def _call(self, method: str, size: int = 0, **more: object) -> Any:  # noqa: ANN401
+        return self._drive.ask(method, size, Key=self._key, **more)
 
 
 def part_size(size: int) -> int:

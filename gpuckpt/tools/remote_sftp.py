@@ -273,7 +273,8 @@ def _exists(path: str, ftp: Any) -> bool:  # noqa: ANN401 - paramiko's client
 
 def _where(url: Url) -> tuple[str, dict[str, Any]]:
     """Return the host to connect to, and how, by the URL and then by ~/.ssh/config."""
-    given = SFTPFileSystem._get_kwargs_from_urls(url.secret)  # noqa: SLF001 - fsspec's way
+    alone = f"{url.scheme}://{url.secret.split('/')[2]}/"  # `?` and `#` are names here
+    given = SFTPFileSystem._get_kwargs_from_urls(alone)  # noqa: SLF001 - fsspec's way
     host = given.pop("host")
     known: dict[str, Any] = {}
     with suppress(OSError):

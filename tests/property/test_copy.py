@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -240,6 +241,36 @@ def test_a_signal_leaves_what_the_next_goes_on_with(image: Path, tmp_path: Path)
     assert 0 < result.sent < result.bytes
     assert sound(place)
     assert list(tmp_path.iterdir()) == [place]
+
+
+@pytest.mark.parametrize("call", ["store.read", "upload.write", "upload.close"])
+def test_a_signal_waits_for_no_store_that_is_silent(image: Path, call: str) -> None:
+    silent, over = threading.Event(), threading.Event()
+    interrupts = Interrupts()
+
+    def around(name: str, act: Callable[[], Any]) -> Any:
+        if name == call and not over.is_set():
+            silent.set()
+            over.wait(30)
+        return act()
+
+    stores = FakeStores(around=around, part=PART)
+    told: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            run(image, URL, stores, interrupts=interrupts)
+        except GpuckptError as why:
+            told.append(why)
+
+    working = threading.Thread(target=work, daemon=True)
+    working.start()
+    assert silent.wait(30)
+    interrupts.request(signal.SIGTERM)
+    working.join(10)
+    over.set()
+    assert [type(one) for one in told] == [Interrupted]
+    assert "manifest.json" not in stores.objects[str(URL)]
 
 
 def test_what_is_left_can_be_removed(image: Path, tmp_path: Path) -> None:

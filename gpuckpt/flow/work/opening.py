@@ -13,21 +13,31 @@ from gpuckpt.image.store import Image
 from gpuckpt.tools.remote import Stores
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpuckpt.flow.work.storetool import StoresTool
     from gpuckpt.image.manifest import Manifest
     from gpuckpt.image.origin import Origin
     from gpuckpt.location import Location
 
 
-def open_image(place: Location, stores: StoresTool | None = None, *, trust: bool = True) -> Image:
+def open_image(
+    place: Location,
+    stores: StoresTool | None = None,
+    *,
+    trust: bool = True,
+    check: Callable[[], None] = lambda: None,
+) -> Image:
     """Open the image at a path or URL; `trust` is about paths only (see Image.open).
+
+    Whoever waits for a store calls `check`, which may raise.
 
     Raises:
         ImageError: there is none, or it cannot be read or trusted.
         NotPrivileged: this user may not read it.
         UsageError: nothing that is installed can talk to such a store.
     """
-    return Image.on(_origin(place, stores, trust=trust), place)
+    return Image.on(_origin(place, stores, check, trust=trust), place)
 
 
 def read_manifest(place: Location, stores: StoresTool | None = None) -> Manifest:
@@ -36,11 +46,13 @@ def read_manifest(place: Location, stores: StoresTool | None = None) -> Manifest
     Raises:
         ImageError, NotPrivileged, UsageError: as in `open_image`.
     """
-    with closing(_origin(place, stores, trust=True)) as origin:
+    with closing(_origin(place, stores, lambda: None, trust=True)) as origin:
         return sealed.decode(origin.manifest())
 
 
-def _origin(place: Location, stores: StoresTool | None, *, trust: bool) -> Origin:
+def _origin(
+    place: Location, stores: StoresTool | None, check: Callable[[], None], *, trust: bool
+) -> Origin:
     if isinstance(place, Path):
         return LocalOrigin(place, trust=trust)
-    return DistantOrigin((stores or Stores()).folder(place), place)
+    return DistantOrigin((stores or Stores()).folder(place), place, check=check)

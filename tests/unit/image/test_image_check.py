@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuckpt.errors import ImageUntrusted, Interrupted, NotAnImage
+from gpuckpt.errors import ImageUntrusted, Interrupted, NotAnImage, StoreFailed
 from gpuckpt.events import Silent
 from gpuckpt.flow.verify import verify
 from gpuckpt.flow.work.interrupts import Interrupts
 from gpuckpt.image.check import check_files
+from gpuckpt.image.distant import DistantOrigin
 from gpuckpt.image.reading import StoredFile
 from gpuckpt.image.stage import Stage
 from gpuckpt.image.store import Image
@@ -61,6 +62,35 @@ def test_an_intact_image_has_no_damage_and_every_byte_was_read(image: Path) -> N
 def test_little_memory_is_enough(image: Path) -> None:
     with Image.open(image) as opened:
         assert check_files(opened, memory=1, workers=4) == ()
+
+
+def test_a_store_that_is_gone_is_asked_for_no_more(tmp_path: Path) -> None:
+    """Each question costs minutes, and an image may have thousands."""
+    image = samples.write_image(tmp_path / "small", FILES, frame=64 * KIB)
+    asked: list[str] = []
+    there = {
+        str(path.relative_to(image)): path.read_bytes()
+        for path in image.rglob("*")
+        if path.is_file()
+    }
+
+    class Folder:
+        def names(self) -> dict[str, int]:
+            return {name: len(data) for name, data in there.items()}
+
+        def read(self, name: str, start: int, length: int) -> bytes:
+            if length < 64 * KIB or start == 0 or start + length == len(there[name]):
+                return there[name][start : start + length]
+            asked.append(name)
+            raise StoreFailed("gone")
+
+        def close(self) -> None:
+            pass
+
+    origin = DistantOrigin(Folder(), image, 64 * KIB)
+    with Image.on(origin, image) as opened, pytest.raises(StoreFailed, match="gone"):
+        check_files(opened, workers=1)
+    assert 0 < len(asked) < 70, "of 144"
 
 
 def test_all_damage_is_found_at_once_and_named(image: Path) -> None:

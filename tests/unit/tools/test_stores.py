@@ -8,6 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -176,6 +179,8 @@ def test_a_second_copy_harms_no_bytes_that_are_there(url: Url) -> None:
 def test_a_store_that_refuses_is_named(url: Url, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = RemoteFolder(url)
     if url.scheme == "s3":
+        with pytest.raises(StoreFailed, match="there is no bucket gpuckpt-none"):
+            RemoteFolder(Url("s3://gpuckpt-none/image")).names()
         with pytest.raises(StoreFailed, match="bucket does not exist"):
             RemoteFolder(Url("s3://gpuckpt-none/image")).put("a", b"")
         monkeypatch.delenv("AWS_ACCESS_KEY_ID")
@@ -207,6 +212,45 @@ def test_a_store_that_does_not_answer_is_given_up(
         for url in (f"s3://{servers.BUCKET}/image", f"sftp://me@{there}/image"):
             with pytest.raises(StoreFailed):
                 RemoteFolder(Url(url)).names()
+
+
+def test_a_store_that_brings_a_byte_now_and_then_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(remote_s3, "_PATIENCE", 1.0)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    with socket.create_server(("127.0.0.1", 0), backlog=50) as slow:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{slow.getsockname()[1]}")
+
+        def serve() -> None:
+            while True:
+                with suppress(OSError):
+                    one, _ = slow.accept()
+                    one.recv(65536)
+                    one.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+                    threading.Thread(target=drip, args=(one,), daemon=True).start()
+                if slow.fileno() < 0:
+                    return
+
+        def drip(one: socket.socket) -> None:
+            with suppress(OSError), one:
+                for _ in range(100):
+                    one.sendall(b"x")
+                    time.sleep(0.1)
+
+        threading.Thread(target=serve, daemon=True).start()
+        with pytest.raises(StoreFailed, match="no answer in time"):
+            RemoteFolder(Url(f"s3://{servers.BUCKET}/image")).read("criu/a", 0, 1000)
+        slow.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?b", "a b", "p%20"])
+def test_any_name_may_be_that_of_an_image(url: Url, name: str) -> None:
+    folder = RemoteFolder(url / name)
+    folder.put("manifest.json", b"x")
+    assert RemoteFolder(url).names() == {f"{name}/manifest.json": 1}
+    folder.remove_all()
 
 
 def test_a_killed_copy_is_gone_on_with(tmp_path: Path, s3: dict[str, str]) -> None:
