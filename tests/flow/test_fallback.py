@@ -234,6 +234,25 @@ def test_what_a_job_has_left_behind_is_the_job(place: Place, readable: bool) -> 
     assert place.run(place.images[0], cold=OTHER).started
 
 
+def test_a_worker_that_is_back_is_no_copy_of_another(place: Place) -> None:
+    """All run one command in one folder; each is known by its image, and when it ran."""
+    plain = json.loads((place.images[1] / "manifest.json").read_text())
+    root = plain["tree"][0] | {"clock": 1000.0, "start_time": 5000}
+    place.change(place.images[1], tree=[root, *plain["tree"][1:]])
+    root |= {"pid": ROOT_PID + 70, "start_time": 7000}
+    others = [one | {"start_time": 7001} for one in plain["tree"][1:]]
+    place.change(place.images[0], root_pid=root["pid"], tree=[root, *others])
+    assert place.run(place.images[1]).job.image == place.images[1]
+    place.damage(place.images[0])
+    assert place.run(place.images[0], cold=COLD).started
+    del place.host.processes[COLD_PID]
+    (place.images[1] / "manifest.json").write_text("{}")  # nobody could say so any more
+    with pytest.raises(errors.GpuckptError) as caught:
+        place.run(place.images[0], cold=COLD)
+    assert f"{ROOT_PID} runs the same command" in caught.value.hint
+    assert len(place.host.started) == 1
+
+
 def test_a_folder_without_images_and_a_place_without_anything(place: Place, tmp_path: Path) -> None:
     with pytest.raises(errors.NotAnImage):
         place.run(place.state, several=True)

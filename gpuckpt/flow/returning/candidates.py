@@ -50,7 +50,7 @@ def candidates(
         listed = [_read(stores, path) for path in inside or (place,)]
         _one_job(place, listed)
         found |= {one.path: one for one in listed}
-    _none_beside(found.values())
+    _nonebeside(found.values())
     return tuple(sorted(found.values(), key=_order))
 
 
@@ -99,7 +99,7 @@ def _one_job(folder: Location, listed: Iterable[Candidate]) -> None:
     """What another job did is no older state of this one."""
     known = [(one.path, one.manifest) for one in listed if one.manifest]
     for (_, first), (path, other) in combinations(known, 2):
-        if _does(first) != _does(other) or _beside(first, other):
+        if _does(first) != _does(other) or beside(first, other):
             raise UsageError(
                 f"{folder} has images of several jobs: {_called(first)} and, in {path.name}, "
                 f"{_called(other)}",
@@ -107,11 +107,11 @@ def _one_job(folder: Location, listed: Iterable[Candidate]) -> None:
             )
 
 
-def _none_beside(found: Iterable[Candidate]) -> None:
+def _nonebeside(found: Iterable[Candidate]) -> None:
     """Images that are named one by one may differ: their job may have been given other options."""
     known = [(one.path, one.manifest) for one in found if one.manifest]
     for (path, first), (other, second) in combinations(known, 2):
-        if _beside(first, second):
+        if beside(first, second):
             raise UsageError(
                 f"these are images of several jobs, which ran at the same time: {_called(first)} "
                 f"in {path.name}, {_called(second)} in {other.name}",
@@ -124,7 +124,7 @@ def _does(manifest: Manifest) -> tuple[tuple[str, ...], str, int]:
     return root.argv, root.cwd, root.uid
 
 
-def _beside(one: Manifest, other: Manifest) -> bool:
+def beside(one: Manifest, other: Manifest) -> bool:
     """Whether both ran at the same time as different processes: a job comes back with its pid.
 
     Two that ran one after the other may be the same job, started anew.

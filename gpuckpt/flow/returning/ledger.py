@@ -85,13 +85,20 @@ class Ledger:
 
     def at(self, image: str) -> tuple[Restored, ...]:
         """Return what came of the images at a place, which may have become unreadable."""
+        real = _real(image)
+        return tuple(one for one in self._all() if image == one.image or real == _real(one.image))
+
+    def of(self, job: ProcessRef, boot_id: str) -> tuple[Restored, ...]:
+        """Return what became this process."""
+        return tuple(one for one in self._all() if one.boot_id == boot_id and job in one.known)
+
+    def _all(self) -> list[Restored]:
         found = []
         with suppress(OSError):
             for path in sorted(self._folder.glob("*.json")):
                 with suppress(OSError, msgspec.MsgspecError):
                     found.append(wire.from_json(path.read_bytes(), Restored))
-        real = _real(image)
-        return tuple(one for one in found if image == one.image or real == _real(one.image))
+        return found
 
     def write(self, restored: Restored) -> None:
         """Write one down in place of an older one; OSError if that cannot be done."""

@@ -6,15 +6,19 @@ could have come back from, and of one that cannot be read any more.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuckpt.errors import GpuckptError
 from gpuckpt.flow.leftovers.found import cut_short, left_of
 from gpuckpt.flow.leftovers.recover import concerns
 from gpuckpt.flow.returning import doubts
-from gpuckpt.flow.returning.candidates import manifests
+from gpuckpt.flow.returning.candidates import beside, manifests
 from gpuckpt.flow.returning.ledger import Ledger, Restored, place_id
 from gpuckpt.flow.returning.target.facts import running_here
 from gpuckpt.flow.work.journal import Journal
+from gpuckpt.flow.work.opening import read_manifest
 from gpuckpt.model import ProcessRef, blocker
 
 if TYPE_CHECKING:
@@ -127,5 +131,21 @@ def _others(tools: Toolbox, found: tuple[Candidate, ...]) -> Iterator[Finding]:
     """
     seen: set[Finding] = set()
     for manifest in manifests(found):
-        seen |= {*doubts.copies(tools, manifest, (), apart=True)}
+        for one in doubts.copies(tools, manifest, (), apart=True):
+            if not _is_another(tools, one.pid or 0, manifest):
+                seen.add(one)
     yield from sorted(seen, key=lambda one: one.pid or 0)
+
+
+def _is_another(tools: Toolbox, pid: int, manifest: Manifest) -> bool:
+    """Whether it came back from the image of a job that ran beside this one, as workers do."""
+    process = tools.proc.process(pid)
+    boot_id = tools.host.facts().boot_id
+    known = Ledger(tools.state_dir).of(process.ref, boot_id) if process else ()
+    return any(beside(one, manifest) for each in known for one in _image(each))
+
+
+def _image(known: Restored) -> Iterator[Manifest]:
+    with suppress(GpuckptError):  # then it is not known whose job it is
+        if known.image.startswith("/"):
+            yield read_manifest(Path(known.image))
