@@ -108,14 +108,15 @@ def rejoin(cut: Cut) -> None:
     Raises:
         OSError: it cannot be read or written.
     """
-    with suppress(FileNotFoundError, _Lost), _opened(cut, os.O_RDWR) as (place, fd):
+    with suppress(FileNotFoundError, _Lost), _opened(cut, os.O_RDONLY) as (place, fd):
         name = split(cut.aside)[1]
         _forget(place, cut)
         if os.fstat(fd).st_size >= cut.size:
             if _is_shorter(cut, place, name, fd):
                 _lengthened(cut, place, name, fd)
-            if os.fstat(fd).st_size == cut.was:
-                os.utime(fd, ns=(os.fstat(fd).st_atime_ns, cut.mtime_ns))
+            seen = os.fstat(fd)
+            if seen.st_size == cut.was and seen.st_mtime_ns != cut.mtime_ns:
+                os.utime(fd, ns=(seen.st_atime_ns, cut.mtime_ns))
             os.unlink(name, dir_fd=place)
             os.fsync(place)
 
@@ -203,17 +204,22 @@ def _is_shorter(cut: Cut, place: int, name: str, fd: int) -> bool:
 
 
 def _lengthened(cut: Cut, place: int, name: str, fd: int) -> None:
-    aside = os.open(name, os.O_RDONLY | _OPEN, dir_fd=place)
+    # only what was cut has to be written to: of others it may be forbidden (chattr +a)
+    into = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_CLOEXEC)
     try:
-        at = cut.size
-        for piece in _pieces(aside, 0):
-            view = memoryview(piece)
-            while view:
-                count = os.pwrite(fd, view, at)
-                view, at = view[count:], at + count
+        aside = os.open(name, os.O_RDONLY | _OPEN, dir_fd=place)
+        try:
+            at = cut.size
+            for piece in _pieces(aside, 0):
+                view = memoryview(piece)
+                while view:
+                    count = os.pwrite(into, view, at)
+                    view, at = view[count:], at + count
+        finally:
+            os.close(aside)
+        os.fsync(into)
     finally:
-        os.close(aside)
-    os.fsync(fd)
+        os.close(into)
 
 
 def _same(fd: int, start: int, other: int, length: int) -> bool:
