@@ -36,6 +36,9 @@ CALLS = (
 )
 
 
+_LOG = os.O_WRONLY | os.O_APPEND
+
+
 class Killed(BaseException):
     """The end of a gpuckpt that could do nothing more."""
 
@@ -130,18 +133,28 @@ class Restoring:
 
 
 def image_of(
-    tools: Toolbox, names: list[Path], folder: Path, logs: tuple[Path, ...] = (), **changes: Any
+    tools: Toolbox,
+    names: list[Path],
+    folder: Path,
+    logs: tuple[Path, ...] = (),
+    read: tuple[Path, ...] = (),
+    **changes: Any,
 ) -> Image:
-    """Write an image that carries these files as the job's work, and knows the folders of them."""
+    """Write an image that carries these files as the job's work, and knows the folders of them.
+
+    All are written to, those of `logs` only at their ends, but for those of `read`.
+    """
     found = tools.carried.examine({str(name): True for name in names}, ())
     files: list[CarriedFile] = []
     with (folder / "bytes").open("wb") as into:
         for one in found:
             digest = tools.carried.copy(one, into.fileno())
-            files.append(replace(one, digest=digest, why=Carriage.WRITTEN, **changes))
+            files.append(replace(one, **{"digest": digest, "why": Carriage.WRITTEN} | changes))
     above = sorted({name.parent for name in names})
     outside = Outside(
-        files=tuple(_log(path) for path in logs),
+        files=tuple(
+            _open(path, _LOG if path in logs else os.O_RDWR) for path in names if path not in read
+        ),
         listeners=(),
         terminals=(),
         folders=tuple(_folder(path) for path in above),
@@ -153,9 +166,8 @@ def image_of(
     return Image.open(path)
 
 
-def _log(path: Path) -> FileRecord:
+def _open(path: Path, flags: int) -> FileRecord:
     seen = path.stat()
-    flags = os.O_WRONLY | os.O_APPEND
     return FileRecord(
         path=str(path),
         size=seen.st_size,

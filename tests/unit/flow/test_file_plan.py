@@ -174,6 +174,55 @@ def test_names_beside_a_file_are_never_taken_twice(tools: Toolbox, tmp_path: Pat
         }
 
 
+def test_what_cannot_be_cut_is_left_as_it_was(
+    tools: Toolbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that may only be appended to (chattr +a) can be read, and no more."""
+    place, real = tmp_path / "place", os.open
+    place.mkdir()
+    log = place / "log"
+    log.write_bytes(b"12345")
+
+    def opened(path: Any, flags: int, *args: Any, **named: Any) -> int:
+        if path == "log" and flags & os.O_ACCMODE != os.O_RDONLY:
+            raise PermissionError(errno.EPERM, "Operation not permitted", path)
+        return real(path, flags, *args, **named)
+
+    with image_of(tools, [log], tmp_path) as image:
+        log.write_bytes(b"12345 and more")
+        before = tree(place)
+        monkeypatch.setattr(os, "open", opened)
+        job = Restoring(tools, image)
+        with pytest.raises(RestoreFailed, match="not permitted"):
+            job.put()
+        job.placing.take_back()
+        assert tree(place) == before
+
+
+def test_what_a_job_only_reads_is_not_cut_without_a_word(tools: Toolbox, tmp_path: Path) -> None:
+    """A script or a setting to which somebody has added a line: he did not do that for nothing."""
+    place = tmp_path / "place"
+    place.mkdir()
+    script, listed = place / "script", place / "listed"
+    for path in (script, listed):
+        path.write_bytes(b"12345")
+    with image_of(tools, [script], tmp_path, read=(script,)) as image:
+        script.write_bytes(b"12345 and more")
+        assert Restoring(tools, image).acts()["script"] is Act.REFUSE
+        assert Restoring(tools, image, "keep").acts()["script"] is Act.LEAVE
+        Restoring(tools, image, "replace").put()
+        assert (script.read_bytes(), (place / "script.replaced-3f0c7a52").read_bytes()) == (
+            b"12345",
+            b"12345 and more",
+        )
+    # what a user has asked for is as it was: the job may write to it now and then
+    other = tmp_path / "other"
+    other.mkdir()
+    with image_of(tools, [listed], other, read=(listed,), why=Carriage.INCLUDED) as image:
+        listed.write_bytes(b"12345 and more")
+        assert Restoring(tools, image).acts()["listed"] is Act.CUT
+
+
 def test_the_longest_names_have_room_beside_them(tools: Toolbox, tmp_path: Path) -> None:
     """Names that are alike but for their ends get others beside them all the same."""
     place = tmp_path / "place"

@@ -34,8 +34,9 @@ class State(StrEnum):
     """How a carried file is here.
 
     MISSING: no name of it is there. THERE: it is as it was, or need not be. STALE: it was the job's
-    own memory and has changed since. GROWN: the job's own work, with more bytes after those of the
-    image. CHANGED: the job's own work, and another in any other way. TAKEN: it is somebody else's.
+    own memory and has changed since. GROWN: what the job writes, with more bytes after those of the
+    image. CHANGED: the job's own work, and another in any other way, or grown though the job only
+    reads it: that is a user's edit. TAKEN: it is somebody else's.
     """
 
     MISSING = "missing"
@@ -103,13 +104,17 @@ def standings(
     if manifest.host.boot_id == boot_id:
         own |= {(one.device, one.inode) for one in manifest.carried}
 
+    written = {
+        one.path for one in manifest.outside.files if one.flags & os.O_ACCMODE != os.O_RDONLY
+    }
+
     def matches(path: str, file: CarriedFile) -> bool:
         return tools.carried.matches(path, file, check)
 
     found = [
         Standing(one, State.MISSING)
         if apart and own_memory(one.path)
-        else _tagged(tools, _standing(tools, one, own, matches), manifest.image_id)
+        else _tagged(tools, _standing(tools, one, own, matches, written), manifest.image_id)
         for one in manifest.carried
     ]
     here = {(one.device, one.inode) for one in found} - {(0, 0)}
@@ -141,7 +146,11 @@ def _tagged(tools: Toolbox, one: Standing, image_id: str) -> Standing:
 
 
 def _standing(
-    tools: Toolbox, file: CarriedFile, own: Collection[tuple[int, int]], matches: Matches
+    tools: Toolbox,
+    file: CarriedFile,
+    own: Collection[tuple[int, int]],
+    matches: Matches,
+    written: Collection[str],
 ) -> Standing:
     seen = {path: now for path in file.names if (now := tools.carried.identity(path)) is not None}
     if not seen:
@@ -162,7 +171,8 @@ def _standing(
     other = [name for name, what in seen.items() if what.inode != now.inode]
     change = f"{other[0]} is not the same file any more" if other else ""
     if file.why is not Carriage.NEEDED:
-        return _work(matches, here, now, change)
+        grows = file.why is Carriage.INCLUDED or any(name in written for name in file.names)
+        return _work(matches, here, now, change, grows=grows)
     if change:
         return _taken(here, change)
     return _memory(matches, here, now, mine=(now.device, now.inode) in own)
@@ -178,11 +188,11 @@ def _memory(matches: Matches, here: Standing, now: Identity, *, mine: bool) -> S
     return _taken(here, change) if change else here
 
 
-def _work(matches: Matches, here: Standing, now: Identity, change: str) -> Standing:
+def _work(matches: Matches, here: Standing, now: Identity, change: str, *, grows: bool) -> Standing:
     """Look at what the job has written, or the user wants to be there: that belongs to it."""
     file = here.file
     change = change or _owned(now, file)
-    if not change and now.size > file.size and matches(here.path, file):
+    if not change and grows and now.size > file.size and matches(here.path, file):
         return replace(here, state=State.GROWN)
     change = change or _change(matches, here.path, now, file)
     return replace(here, state=State.CHANGED, why=change) if change else here
