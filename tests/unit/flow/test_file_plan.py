@@ -17,7 +17,7 @@ from gpuckpt.errors import RestoreFailed, UsageError
 from gpuckpt.flow.leftovers.placed import clear, lasting, lasting_cuts
 from gpuckpt.flow.returning.relocating import mapped
 from gpuckpt.flow.returning.target import carried as rules
-from gpuckpt.flow.returning.target.fileplan import Act, file_plan
+from gpuckpt.flow.returning.target.fileplan import Act, file_plan, journals
 from gpuckpt.flow.returning.target.files import files
 from gpuckpt.flow.returning.target.standing import Standing, State
 from gpuckpt.image.outside import FileRecord, FolderRecord
@@ -95,6 +95,37 @@ def test_every_way_a_file_may_stand(
     full = [one.id for rule in rules.RULES for one in rule(manifest, short)]
     assert ("carried-room" in full) == (step.bytes > 0)
     assert aside is None or aside in step.words
+
+
+def test_a_journal_of_another_time_is_not_played_into_a_file_that_is_put_back() -> None:
+    """SQLite keeps beside its file what a transaction overwrites, for the time after a crash."""
+    told = {}
+    beside = {"/job/log-journal": True, "/job/log-wal": False}
+    for here in (replace(HERE, state=State.MISSING), HERE, OTHER, replace(HERE, state=State.THERE)):
+        steps = file_plan(JOB, [here], {}, "replace")
+        facts = replace(FACTS, steps=steps, names=beside)
+        told[here.state] = [(one.id, one.object) for one in rules.journal(JOB, facts)]
+    found = [("gate-file-journal", "/job/log-journal")]
+    assert told == {State.MISSING: found, State.GROWN: found, State.CHANGED: found, State.THERE: []}
+    journal = replace(LOG, names=("/job/log-journal",))
+    both = msgspec.structs.replace(JOB, carried=(LOG, journal))
+    steps = file_plan(both, [OTHER], {}, "replace")
+    assert journals(both, steps) == ("/job/log-wal",)
+
+
+@pytest.mark.parametrize("users", [{}, WRITTEN])
+def test_what_cannot_work_is_not_proposed(users: dict[str, Any]) -> None:
+    """CRIU 4.2.1 compares the sizes of files, but not of those that are only appended to."""
+    here = replace(OTHER, **users)
+    told = {}
+    for size in (None, 130, 100):
+        record = msgspec.structs.replace(APPENDED, size=size)
+        outside = msgspec.structs.replace(OUTSIDE, files=(record,))
+        manifest = msgspec.structs.replace(JOB, outside=outside)
+        facts = replace(FACTS, steps=file_plan(manifest, [here], {}))
+        (found,) = [one for rule in rules.RULES for one in rule(manifest, facts)]
+        told[size] = "--files keep" in found.remedy
+    assert told == {None: True, 130: True, 100: False}
 
 
 def test_the_page_and_the_object_tell_each_step() -> None:

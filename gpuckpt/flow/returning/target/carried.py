@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gpuckpt.flow.returning.target.fileplan import Act
+from gpuckpt.flow.returning.target.fileplan import Act, journals
 from gpuckpt.flow.returning.target.ground import folder_of
 from gpuckpt.flow.returning.target.rule import Rule, some
 from gpuckpt.flow.returning.target.standing import State
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpuckpt.flow.returning.target.facts import TargetFacts
+    from gpuckpt.flow.returning.target.standing import Standing
     from gpuckpt.image.manifest import Manifest
     from gpuckpt.model import Finding
 
@@ -32,7 +33,7 @@ def taken(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
             )
 
 
-def changed(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
+def changed(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
     """What the job has written may have been changed by whom it belongs to: that is his choice."""
     for step in facts.steps:
         one = step.standing
@@ -44,11 +45,13 @@ def changed(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
                 one.path,
                 f"The image carries the job's {one.path}, and it has changed since: {one.why}.",
                 "Choose: --files replace puts the image's there and keeps today's beside it, "
-                "--files keep lets the job go on with today's.",
+                "--files keep lets the job go on with today's."
+                if _may_stay(manifest, one)
+                else "--files replace puts the image's there and keeps today's beside it.",
             )
 
 
-def in_use(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
+def in_use(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
     """Who writes to a file does not expect it to become shorter, or another one."""
     for step in facts.steps:
         one = step.standing
@@ -59,7 +62,9 @@ def in_use(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
                 "file-in-use",
                 one.path,
                 f"{one.path} is not as it was at the dump, and process {one.pid} writes to it.",
-                "End it, or let the job go on with the file as it is: --files keep.",
+                "End it, or let the job go on with the file as it is: --files keep."
+                if _may_stay(manifest, one)
+                else "End it.",
                 one.pid,
             )
         elif step.act is Act.LEAVE and one.state is State.GROWN:
@@ -71,6 +76,26 @@ def in_use(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
                 "Nothing to do, if both may write to it.",
                 one.pid,
             )
+
+
+def journal(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
+    """SQLite plays back what lies beside its file, be that the file of another time."""
+    for path in journals(manifest, facts.steps):
+        if facts.names.get(path):
+            yield blocker(
+                "gate-file-journal",
+                path,
+                f"{path} has come since the dump: SQLite would play it into the file beside it, "
+                "which a restore puts back as it was.",
+                f"Put it aside: mv -n {path} {path}.later, or override with --force-gate "
+                "gate-file-journal if it is none of SQLite.",
+            )
+
+
+def _may_stay(manifest: Manifest, one: Standing) -> bool:
+    """Whether a restore can go on with a file as it is: CRIU compares sizes, but those of logs."""
+    sizes = {record.path: record.size for record in manifest.outside.files}
+    return all(sizes.get(name) in {None, one.size} for name in one.file.names)
 
 
 def kept(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
@@ -160,4 +185,6 @@ def stale(_: Manifest, facts: TargetFacts) -> Iterator[Finding]:
         )
 
 
-RULES: Final[tuple[Rule, ...]] = (taken, changed, in_use, kept, shared, links, folders, stale)
+RULES: Final[tuple[Rule, ...]] = (
+    *(taken, changed, in_use, journal, kept, shared, links, folders, stale),
+)

@@ -14,7 +14,7 @@ from gpuckpt.flow.gpu.memory import holders
 from gpuckpt.flow.returning import doubts
 from gpuckpt.flow.returning.ledger import Ledger, place_id
 from gpuckpt.flow.returning.target.bound import taken_names
-from gpuckpt.flow.returning.target.fileplan import FileStep, file_plan
+from gpuckpt.flow.returning.target.fileplan import FileStep, file_plan, journals
 from gpuckpt.flow.returning.target.files import fake_link, files, is_there
 from gpuckpt.flow.returning.target.gpus import planned, short
 from gpuckpt.flow.returning.target.ground import folder_of, made_in, makeable
@@ -137,7 +137,7 @@ def gather(
         criu=criu,
         no_criu=no_criu,
         files=files(tools, manifest, steps, apart=apart),
-        names={name: is_there(tools, name, apart=apart) for name in _names(outside)},
+        names={name: is_there(tools, name, apart=apart) for name in _names(manifest, steps)},
         writable=_writable(tools, manifest),
         makeable=_makeable(tools, outside),
         software=software(tools, manifest),
@@ -176,9 +176,11 @@ def _makeable(tools: Toolbox, outside: Outside) -> dict[str, bool]:
     return {place: makeable(tools, place) for place in sorted(ghosts)}
 
 
-def _names(outside: Outside) -> list[str]:
-    """Return the names that a restore makes, and those of others that it needs."""
-    names = [name for one in outside.remaps for name in (one.name, one.path, fake_link(one))]
+def _names(manifest: Manifest, steps: Iterable[FileStep]) -> list[str]:
+    """Return names that a restore makes, those of others that it needs, and those of journals."""
+    outside = manifest.outside
+    names = [*journals(manifest, steps)]
+    names += [name for one in outside.remaps for name in (one.name, one.path, fake_link(one))]
     # a name that begins with @ is no path: whether somebody has it, only a connection would show
     return names + [name for name in outside.servers if name.startswith("/")]
 

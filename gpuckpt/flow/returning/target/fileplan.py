@@ -39,6 +39,7 @@ class Act(StrEnum):
 
 
 MADE = frozenset({Act.MAKE, Act.RENEW, Act.REPLACE})
+_JOURNALS = ("-journal", "-wal")
 
 
 class FileStep(Value, frozen=True):
@@ -96,6 +97,19 @@ def file_plan(
         *(FileStep(Act.FOLDER, path) for path in made),
         *(_step(one, choice, logs) for one in standings),
     )
+
+
+def journals(manifest: Manifest, steps: Iterable[FileStep]) -> tuple[str, ...]:
+    """Return the names that a journal of SQLite would have beside what the image's bytes go to.
+
+    Those that the image knows are as they were themselves.
+    """
+    known = {one.path for one in manifest.outside.files}
+    known.update(name for one in manifest.carried for name in one.names)
+    put = (step.standing for step in steps if step.made or step.act is Act.CUT)
+    names = (name for one in put if one is not None for name in one.file.names)
+    beside = (f"{name}{ending}" for name in names for ending in _JOURNALS)
+    return tuple(one for one in beside if one not in known)
 
 
 def _step(one: Standing, choice: Choice, logs: set[str]) -> FileStep:
