@@ -103,7 +103,8 @@ class _Restore:
         self.apart = Apart(self.tools, wanted=request.pid_namespace)
         self._take(image.manifest)
         note = partial(self._note, "files")
-        self.placing = Placing(self.tools, image, facts.steps, note, operation)
+        wanted = bool(self.apart)
+        self.placing = Placing(self.tools, image, facts.steps, note, operation, apart=wanted)
         self.proved: Proved | None = None
         self.undo = Undo()
         self.interrupts.left = self.undo.left
@@ -111,6 +112,7 @@ class _Restore:
         known: dict[str, Any] = {"threads": self.threads, "pids": self.pids}
         known = {} if self.apart else {"first": self.manifest.cuda, **known}
         known["quiesced"] = bool(self.manifest.quiesced)
+        known["placed"] = self.placing.ghosts
         self.entry = operation.enter(self.manifest.root_pid, str(image.path), **known)
         self.holding = Holding(self.tools, self.manifest, self.entry)
 
@@ -153,7 +155,7 @@ class _Restore:
 
     def _place(self) -> None:
         """Put back the files that the image carries; after the tree, they go again."""
-        if self.apart or self.placing.needed:
+        if self.apart or self.placing.needed or self.placing.ghosts:
             self.undo.add("files made for the job are left", self.placing.take_back)
         if not self.apart:
             self._put_files()

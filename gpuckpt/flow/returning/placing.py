@@ -21,15 +21,16 @@ from gpuckpt.flow.returning.pouring import carried_bytes, skip
 from gpuckpt.flow.returning.target.fileplan import Act
 from gpuckpt.flow.work.traces import Placed
 from gpuckpt.tools.cutting import Cut
+from gpuckpt.tools.pidspace import own_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gpuckpt.flow.returning.target.fileplan import FileStep
     from gpuckpt.flow.returning.target.standing import Standing
     from gpuckpt.flow.work.operation import Operation
     from gpuckpt.flow.work.toolbox import Toolbox
-    from gpuckpt.image.outside import FolderRecord
+    from gpuckpt.image.outside import FolderRecord, RemapRecord
     from gpuckpt.image.store import Image
     from gpuckpt.model import CarriedFile
     from gpuckpt.tools.pidspace import Space
@@ -44,7 +45,8 @@ class Placing:
     """The file plan of one restore.
 
     `note` writes down what is going to be done, as `placed` and `cuts`; the `operation` says to
-    people what becomes of files that are here, and may be interrupted.
+    people what becomes of files that are here, and may be interrupted. `ghosts` are names that CRIU
+    makes; `apart`: the job gets memory of its own.
     """
 
     def __init__(
@@ -54,6 +56,8 @@ class Placing:
         steps: Sequence[FileStep],
         note: Callable[..., None],
         operation: Operation | None = None,
+        *,
+        apart: bool = False,
     ) -> None:
         """Touch nothing yet."""
         self.tools = tools
@@ -63,6 +67,7 @@ class Placing:
         self.folders = [one for one in image.manifest.outside.folders if one.path in wanted]
         self.placed: tuple[Placed, ...] = ()
         self.cuts: tuple[Cut, ...] = ()
+        self.ghosts: tuple[Placed, ...] = tuple(_ghosts(image.manifest.outside.remaps, apart=apart))
         self._note = note
         self._tell = operation.record.reporter.note if operation else lambda _: None
         self._check = operation.interrupts.check if operation else lambda: None
@@ -76,6 +81,11 @@ class Placing:
             (step, replace(one, file=_reached(one.file, space))) for step, one in self.steps
         ]
         self.folders = [structs.replace(one, path=space.reach(one.path)) for one in self.folders]
+
+    @property
+    def made(self) -> tuple[Placed, ...]:
+        """Return what may have been made by now, by us or by CRIU."""
+        return (*self.ghosts, *self.placed)
 
     @property
     def needed(self) -> bool:
@@ -124,12 +134,12 @@ class Placing:
 
     def take_back(self) -> None:
         """Undo all that was done."""
-        clear(self.tools, self.placed, self.cuts, job_stands=False)
+        clear(self.tools, self.made, self.cuts, job_stands=False)
 
     def settle(self) -> None:
         """Leave to the job what is its own; what resists is only litter by now."""
         with suppress(OSError):
-            clear(self.tools, self.placed, self.cuts, job_stands=True)
+            clear(self.tools, self.made, self.cuts, job_stands=True)
 
     def _missing(self) -> list[FolderRecord]:
         return [one for one in self.folders if self.tools.carried.identity(one.path) is None]
@@ -139,12 +149,12 @@ class Placing:
         if not (missing := self._missing()):
             return
         self.placed = tuple(Placed(names=(one.path,), folder=True) for one in missing)
-        self._note(placed=self.placed, cuts=self.cuts)
+        self._note(placed=self.made, cuts=self.cuts)
         for number, one in enumerate(missing):
             device, inode = self.tools.carried.make_folder(one.path, one.mode, one.uid, one.gid)
             made = structs.replace(self.placed[number], device=device, inode=inode)
             self.placed = (*self.placed[:number], made, *self.placed[number + 1 :])
-        self._note(placed=self.placed, cuts=self.cuts)
+        self._note(placed=self.made, cuts=self.cuts)
 
     def _cut(self, advance: Callable[[int], None]) -> None:
         """Shorten what has only grown, its later bytes being on disk beside it."""
@@ -153,7 +163,7 @@ class Placing:
         ]
         if wanted:
             self.cuts = tuple(cut for cut, _ in wanted)
-            self._note(placed=self.placed, cuts=self.cuts)
+            self._note(placed=self.made, cuts=self.cuts)
         for cut, one in wanted:
             self.tools.carried.keep_later(cut, self._check)
             self.tools.carried.shorten(cut, one.file.mtime_ns)
@@ -166,13 +176,13 @@ class Placing:
         if spares:  # where a file cannot be made without a name, a kill would leave it
             names = ((path, spare) for path, spare in spares.items())
             self.placed += tuple(Placed(spare=_beside(path, spare)) for path, spare in names)
-            self._note(placed=self.placed, cuts=self.cuts)
+            self._note(placed=self.made, cuts=self.cuts)
         try:
             for step, one in batch:
                 made.append(self._made(step, one, source, spares.get(one.file.path, "")))
                 advance(step.bytes if step.made else 0)
             self.placed = (*known, *(placed for _, _, placed in made))
-            self._note(placed=self.placed, cuts=self.cuts)
+            self._note(placed=self.made, cuts=self.cuts)
             for fd, one, placed in made:
                 self._name(fd, one, placed)
         finally:
@@ -239,6 +249,15 @@ class Placing:
                 raise FileExistsError(errno.EEXIST, "it has become another file", one.path)
         if placed.spare:
             self.tools.files.remove(placed.spare)
+
+
+def _ghosts(remaps: Iterable[RemapRecord], *, apart: bool) -> Iterator[Placed]:
+    """Return the names that CRIU gives to deleted files for a moment: they were free at the gates.
+
+    If it is killed in that moment, they stay. In memory of its own the job takes them with it.
+    """
+    names = (one.name for one in remaps if not one.linked)
+    yield from (Placed(spare=name) for name in names if not (apart and own_memory(name)))
 
 
 def _reached(file: CarriedFile, space: Space) -> CarriedFile:

@@ -14,18 +14,22 @@ from msgspec.structs import replace
 from gpuckpt.cli import filesteps, plain
 from gpuckpt.cli.page import Page, Tone
 from gpuckpt.errors import RestoreFailed, UsageError
+from gpuckpt.flow.leftovers import placed as left
 from gpuckpt.flow.leftovers.placed import clear, lasting, lasting_cuts
+from gpuckpt.flow.returning.placing import Placing
 from gpuckpt.flow.returning.relocating import mapped
 from gpuckpt.flow.returning.target import carried as rules
 from gpuckpt.flow.returning.target.fileplan import Act, file_plan, journals
 from gpuckpt.flow.returning.target.files import files
 from gpuckpt.flow.returning.target.standing import Standing, State
-from gpuckpt.image.outside import FileRecord, FolderRecord
+from gpuckpt.image.outside import FileRecord, FolderRecord, RemapRecord
 from gpuckpt.image.relocate import Relocation
+from gpuckpt.image.store import Image
 from gpuckpt.model import Carriage, CarriedFile
 from gpuckpt.tools import folders
 from gpuckpt.tools.carried import Carried
 from gpuckpt.tools.files import Files
+from tests import image_samples
 from tests.fakes.host import FakeHost
 from tests.file_trees import Restoring, image_of, tree
 from tests.unit.flow.test_target_rules import FACTS, PLAIN
@@ -203,6 +207,28 @@ def test_names_beside_a_file_are_never_taken_twice(tools: Toolbox, tmp_path: Pat
             "log.after-3f0c7a52-2": b"2",
             "log.after-3f0c7a52-3": b"3",
         }
+
+
+def test_what_criu_was_killed_over_goes_with_the_rest(tools: Toolbox, tmp_path: Path) -> None:
+    """For a deleted file it makes a name, and takes it away again when the job has it open."""
+    ghosts = [
+        RemapRecord(path=path, name=f"{path}.cr.1.ghost", linked=False)
+        for path in (str(tmp_path / "gone"), "/dev/shm/gpuckpt-test-gone")
+    ]
+    linked = RemapRecord(path="/dev/shm/sem", name="/dev/shm/link_remap.7", linked=True)
+    outside = msgspec.structs.replace(PLAIN.outside, remaps=(*ghosts, linked))
+    image = Image.open(image_samples.write_image(tmp_path / "image", {}, outside=outside))
+    noted: list[dict[str, Any]] = []
+    apart = Placing(tools, image, (), lambda **known: noted.append(known), apart=True)
+    assert [one.spare for one in apart.ghosts] == [ghosts[0].name]
+    job = Placing(tools, image, (), lambda **known: noted.append(known))
+    assert [one.spare for one in job.ghosts] == [one.name for one in ghosts]
+    assert not job.needed
+    Path(ghosts[0].name).write_bytes(b"deleted")
+    told = left.told(tools, left.LeftFiles(placed=job.ghosts))
+    assert [(one.id, one.object) for one in told] == [("left-file", ghosts[0].name)]
+    job.take_back()
+    assert not Path(ghosts[0].name).exists()
 
 
 def test_what_cannot_be_cut_is_left_as_it_was(
