@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -69,15 +70,18 @@ def extents(fd: int, size: int) -> tuple[tuple[int, int], ...]:
 def beyond(
     here: Iterable[tuple[int, int]], known: Iterable[tuple[int, int]]
 ) -> Iterator[tuple[int, int]]:
-    """Return the parts of `here` that `known`, in order as well, does not cover."""
-    covered = list(known)
+    """Return the parts of `here`, which is in order, that `known`, in order as well, lacks."""
+    covered, first = list(known), 0
     for offset, length in here:
         at, end = offset, offset + length
-        for start, size in covered:
-            if start + size > at and start < end:
-                if start > at:
-                    yield at, start - at
-                at = start + size
+        while first < len(covered) and sum(covered[first]) <= at:
+            first += 1  # a file may have a hundred thousand of them: those behind are done with
+        for start, size in islice(covered, first, None):
+            if start >= end:
+                break
+            if start > at:
+                yield at, start - at
+            at = start + size
         if at < end:
             yield at, end - at
 
