@@ -47,7 +47,7 @@ def changed(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
                 "Choose: --files replace puts the image's there and keeps today's beside it, "
                 "--files keep lets the job go on with today's."
                 if _may_stay(manifest, one)
-                else "--files replace puts the image's there and keeps today's beside it.",
+                else "Choose --files replace: the image's is put there and today's kept beside it.",
             )
 
 
