@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from gpuckpt.errors import DumpFailed
 from gpuckpt.flow.request import FileChoice
 from gpuckpt.flow.sight.along import LARGE, Along, Missed, Owner, Taken, along, excluded, reason
+from gpuckpt.flow.sight.forecast import FILE, forecast
 from gpuckpt.flow.sight.rules import carrying
 from gpuckpt.flow.sight.rules.room import space
 from gpuckpt.flow.sight.rules.rule import DumpChoices
@@ -168,6 +169,13 @@ def test_files_that_are_too_large_for_the_disk_are_named() -> None:
     assert found.remedy.endswith("--exclude /work/big.")
     (found,) = space(facts(free_bytes=1 << 30), DumpChoices())
     assert "exclude" not in found.remedy
+
+
+def test_many_small_files_take_their_time_too() -> None:
+    many = tuple(Taken(replace(INPUT, inode=n), Carriage.WRITTEN) for n in range(5000))
+    known = forecast(facts(along=Along(taken=many)), ())
+    assert known.files.value > 5000 * FILE
+    assert known.files.basis.endswith("5000 files")
 
 
 @pytest.fixture

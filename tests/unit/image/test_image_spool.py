@@ -110,9 +110,9 @@ def test_nothing_is_packed_or_written_before_all_is_read(
             pool.submit(feed, writer, bytes([7]) * size)
             stored.result(PATIENCE)
         assert [size for size in packed if size > MIB] == []
-        packer.received()
         written: list[int] = []
         packer.on_packed = written.append
+        packer.received()
         may.set()
         entries = packer.finish()
     assert sum(written) == 40 * MIB
