@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.gpu.stage import Stage
     from tests.gpu.tree import Tree
 
-STEPS = 200
+STEPS = 600
 # what a dump tells of workers, which by a fork have their parent's GPU files too
 TOLD = {"spawn": False, "fork": True}
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.gpu.stage import Stage
     from tests.gpu.tree import Tree
 
-STEPS = 200
+STEPS = 400
 DUMPS = 5
 PAGES = ".image.stage-*/criu/pages-*"
 

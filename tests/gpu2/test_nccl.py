@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.gpu.stage import Stage
     from tests.gpu.tree import Tree
 
-STEPS = 200
+STEPS = 400
 DUMPS = 20
 PROFILE = ("--profile", "nccl")
 
