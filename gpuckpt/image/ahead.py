@@ -13,7 +13,7 @@ from concurrent.futures import CancelledError, Future, wait
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from gpuckpt.errors import ImageError
+from gpuckpt.errors import ImageError, StoreFailed
 from gpuckpt.image.crew import Crew
 
 if TYPE_CHECKING:
@@ -28,7 +28,11 @@ _Key = tuple[str, int]
 
 
 class Ahead:
-    """The blocks of all objects of one image. Every method may be called from any thread."""
+    """The blocks of all objects of one image. Every method may be called from any thread.
+
+    A store that has failed once is asked no more: each try takes minutes where it is silent, and
+    whoever reads asks for the next block all the same.
+    """
 
     def __init__(
         self,
@@ -51,6 +55,7 @@ class Ahead:
         self._lengths: dict[_Key, int] = {}
         self._unused: dict[_Key, int] = {}
         self._closed = False
+        self._gone: StoreFailed | None = None
 
     def expect(self, name: str, size: int) -> None:
         """Ask for an object that is going to be needed, if it is small, or else for its end."""
@@ -90,6 +95,8 @@ class Ahead:
     def _waited(self, asked: Future[bytes]) -> bytes:
         while not wait([asked], _TURN).done:
             self._check()
+            if self._gone is not None:
+                raise self._gone
         try:
             return asked.result()
         except CancelledError as why:
@@ -131,7 +138,12 @@ class Ahead:
     def _fetch(self, name: str, start: int, length: int, asked: Future[bytes]) -> None:
         if not asked.set_running_or_notify_cancel():
             return
+        if self._gone is not None:
+            asked.set_exception(self._gone)
+            return
         try:
             asked.set_result(self._read(name, start, length))
         except BaseException as why:  # noqa: BLE001 - raised again where the block is used
+            if isinstance(why, StoreFailed):
+                self._gone = why
             asked.set_exception(why)

@@ -137,7 +137,10 @@ def test_a_store_that_goes_away_ends_every_stream(folder: FakeFolder) -> None:
             sending.result(PATIENCE)
         with pytest.raises(StoreFailed, match="gone"):
             check_files(image)
+        unpacker.close()
         folder.stores.away = ""
+    with opened(folder, 4096) as image:
+        unpacker = Unpacker(image)
         assert unpacker.read("pages-1.img", 1 << 30) == FILES["pages-1.img"]
         unpacker.close()
 
@@ -160,6 +163,32 @@ def test_a_store_that_hangs_keeps_nobody() -> None:
             ahead.get("a", 100, 0, 10)
         answer.set()
         assert [bytes(one) for one in waiting.result(PATIENCE)] == [b"x" * 10]
+
+
+def test_a_store_that_failed_once_is_waited_for_no_more() -> None:
+    """Else each of thousands of blocks takes the minutes that a silent store is given."""
+    silent, fails, asked = threading.Event(), threading.Event(), list[int]()
+
+    def read(_: str, start: int, length: int) -> bytes:
+        asked.append(start)
+        (silent if start else fails).wait(PATIENCE)
+        if start == 0:
+            raise StoreFailed("gone")
+        return bytes(length)
+
+    ahead = Ahead(read, 10)
+    with threads() as pool:
+        waiting = [pool.submit(ahead.get, "a", 1000, start, 10) for start in (0, 500, 990)]
+        fails.set()
+        for one in waiting:
+            with pytest.raises(StoreFailed, match="gone"):
+                one.result(PATIENCE)
+        before = len(asked)
+        with pytest.raises(StoreFailed, match="gone"):
+            ahead.get("b", 1000, 0, 10)
+        assert len(asked) == before
+        silent.set()
+    ahead.close()
 
 
 def test_what_is_kept_is_bounded() -> None:
