@@ -14,6 +14,7 @@ from gpuckpt.errors import HostMismatch
 from gpuckpt.flow.returning.opening import examined
 from gpuckpt.flow.returning.target.facts import gather
 from gpuckpt.flow.returning.target.judge import judge, refusal
+from gpuckpt.flow.returning.target.numbers import without_us
 from gpuckpt.flow.returning.target.room import carried_bytes, memory_needed
 from gpuckpt.flow.returning.target.saved import not_judged, target_facts
 from gpuckpt.flow.returning.target.savedhost import load
@@ -143,7 +144,10 @@ def compat(
 
 
 def _here(tools: Toolbox) -> list[tuple[Candidate, Look]]:
-    return [(Candidate(tools.host.facts().hostname), lambda image: (gather(tools, image), ()))]
+    def look(image: Manifest) -> tuple[TargetFacts, tuple[str, ...]]:
+        return without_us(gather(tools, image)), ()
+
+    return [(Candidate(tools.host.facts().hostname), look)]
 
 
 def _saved(sources: Iterable[Path]) -> list[tuple[Candidate, Look]]:

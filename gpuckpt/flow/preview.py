@@ -8,6 +8,7 @@ from gpuckpt.flow.returning.opening import examined
 from gpuckpt.flow.returning.relocating import mapped
 from gpuckpt.flow.returning.target.facts import TargetFacts, gather
 from gpuckpt.flow.returning.target.judge import judge, refusal
+from gpuckpt.flow.returning.target.numbers import without_us
 from gpuckpt.flow.returning.target.room import carried_bytes, memory_needed
 from gpuckpt.flow.sight.homecoming import Return, returning
 from gpuckpt.flow.work import hugepages
@@ -78,7 +79,7 @@ def preview(
         moved=moved,
         place=str(path),
     )
-    found = judge(manifest, facts)
+    found = judge(manifest, without_us(facts))
     error = opened.error or refusal(found, force)
     held = sum(use.bytes for use in manifest.nvidia.uses) if manifest.nvidia else 0
     return Preview(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,6 +13,7 @@ from gpuckpt.errors import CriuMissing, ImageUnsupported
 from gpuckpt.flow.returning.ledger import Restored
 from gpuckpt.flow.returning.target.facts import TargetFacts
 from gpuckpt.flow.returning.target.judge import judge, refusal
+from gpuckpt.flow.returning.target.numbers import without_us
 from gpuckpt.flow.returning.target.ports import SeenPort
 from gpuckpt.flow.returning.target.software import Software, Tracked, Weight
 from gpuckpt.flow.sight.experience import Lately
@@ -174,6 +176,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
         {}, {"taken": {1000: process(1000)}, "others": (MAKING,)}, "!pid-taken", "another gpuckpt"
     ),
     "group": ({}, {"taken": {1000: process(7, pgid=1000)}}, "!pid-taken", "as its group"),
+    "ours": ({}, {"taken": {1000: process(os.getpid())}}, "!pid-taken", "this very gpuckpt"),
     "unseen": ({}, {"taken": {1000: None}}, "!pid-taken", "cannot be seen"),
     "zombie": (
         {}, {"taken": {9: process(9, 8, state="Z", threads=(9,))}}, "!pid-zombie", "process 8"
@@ -371,3 +374,8 @@ def test_a_restore_is_forecast_from_what_others_took() -> None:
     past = msgspec.structs.replace(past, receipt=receipt, expected=5.0)
     assert returning(PLAIN, 8, [past]).lately == Lately(-0.2, 1)
     assert returning(msgspec.structs.replace(PLAIN, nvidia=None), 8).gpu_in.value == 0.0
+
+
+def test_who_only_looks_is_in_nobodys_way() -> None:
+    mine, others = {1000: process(os.getpid())}, {1001: process(1001), 1002: None}
+    assert without_us(replace(FACTS, taken=mine | others)).taken == others

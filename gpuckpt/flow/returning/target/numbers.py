@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from gpuckpt.flow.returning.target.rule import Rule, name, some
 from gpuckpt.model import blocker, warning
@@ -17,6 +20,16 @@ if TYPE_CHECKING:
 _INIT = 1
 
 
+def without_us(facts: TargetFacts) -> TargetFacts:
+    """Return the facts for one who only looks: a restore is another process, with other numbers."""
+    others = {
+        number: user
+        for number, user in facts.taken.items()
+        if user is None or user.pid != os.getpid()
+    }
+    return replace(facts, taken=others)
+
+
 def taken(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
     """CRIU gives every task its old number; the kernel refuses one that is in use in any way."""
     users: dict[int, tuple[Process, list[int]]] = {}
@@ -29,6 +42,8 @@ def taken(manifest: Manifest, facts: TargetFacts) -> Iterator[Finding]:
     for user, used in users.values():
         if user.pid in making:
             yield _made(making[user.pid], used)
+        elif user.pid == os.getpid():
+            yield _ours(used)
         else:
             yield _zombie(user, used) if user.zombie else _living(manifest, user, used)
 
@@ -41,6 +56,17 @@ def _made(owner: int, used: list[int]) -> Finding:
         f"The job's pid {used[0]} is being restored by another gpuckpt, process {owner}.",
         "Wait until that has ended.",
         owner,
+    )
+
+
+def _ours(used: list[int]) -> Finding:
+    """Soon after a boot the kernel gives just these numbers out."""
+    return blocker(
+        "pid-taken",
+        f"pid {some(used)}",
+        f"The job's pid {used[0]} is one that this very gpuckpt has got.",
+        "Retry: the next one gets another.",
+        os.getpid(),
     )
 
 
