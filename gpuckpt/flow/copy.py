@@ -7,6 +7,7 @@ that was cut short is gone on with by the same command.
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import closing
 from pathlib import Path
@@ -104,7 +105,9 @@ def final_place(request: CopyRequest) -> Location:
     place = request.place
     inside = request.inside
     if isinstance(place, Path):
-        inside = inside or (place.is_dir() and not (place / MANIFEST).exists())
+        # Path.is_dir would raise where a folder is closed to us
+        folder = os.path.isdir(place)  # noqa: PTH112
+        inside = inside or (folder and not os.path.exists(place / MANIFEST))  # noqa: PTH110
     if inside and not request.image.name:
         raise UsageError(f"{request.image} has no name", hint="Say what the copy is to be called.")
     final = place / request.image.name if inside else place

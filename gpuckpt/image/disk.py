@@ -111,8 +111,9 @@ def image_around(place: Path) -> Path | None:
     Whatever lies in an image and is not its own counts as damage.
     """
     above = place.absolute().parents
-    inside = (one for one in above if (one / names.MANIFEST).exists())
-    return next((one for one in inside if (one / names.CRIU_DIR).is_dir()), None)
+    # Path.exists and Path.is_dir raise where a folder is closed to us
+    inside = (one for one in above if os.path.exists(one / names.MANIFEST))  # noqa: PTH110
+    return next((one for one in inside if os.path.isdir(one / names.CRIU_DIR)), None)  # noqa: PTH112
 
 
 def room_left(fd: int) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,10 +66,15 @@ def images_in(stores: StoresTool, folder: Location) -> tuple[Location, ...]:
 
 def _inside(folder: Path) -> set[str]:
     """Return the names of images below a folder of this host, "" for itself."""
-    if (folder / names.MANIFEST).exists():
+    if _is_image(folder):
         return {""}
     below = (one for one in folder.iterdir() if not one.name.startswith("."))
-    return {one.name for one in below if (one / names.MANIFEST).exists()}
+    return {one.name for one in below if _is_image(one)}
+
+
+def _is_image(folder: Path) -> bool:
+    # Path.is_file would raise where a folder is closed to us
+    return os.path.isfile(folder / names.MANIFEST)  # noqa: PTH113
 
 
 def _objects(stores: StoresTool, folder: Url) -> set[str]:
