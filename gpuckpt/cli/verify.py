@@ -54,13 +54,14 @@ def outcome(result: VerifyResult, host: Unchanged | None = None) -> Outcome:
             hint="Restore from another copy of the image.",
             findings=findings,
         )
-    rows = (
+    rows = [
         ("image", str(result.image)),
         ("job", describe.job(result.manifest)),
         ("checked", f"{units.count(result.files, 'file')}, {units.size(result.bytes)} stored"),
         ("took", f"{units.seconds(result.seconds)}, {units.rate(result.bytes, result.seconds)}"),
-    )
-    page = Page("intact: every byte is what was written", Tone.GOOD, (Fields(rows),))
+    ]
+    rows += [("host", host.hostname)] if host is not None else []
+    page = Page("intact: every byte is what was written", Tone.GOOD, (Fields(tuple(rows)),))
     return Outcome(
         payload={
             "image": result.image,
@@ -79,7 +80,7 @@ def outcome(result: VerifyResult, host: Unchanged | None = None) -> Outcome:
 
 def _compared(page: Page, host: Unchanged) -> Page:
     """Add to the page of an intact image how this host stands to it."""
-    blocks: list[Block] = [*page.blocks, Fields((("host", host.hostname),))]
+    blocks: list[Block] = [*page.blocks]
     if host.findings:
         blocks.append(Findings(host.findings))
     if host.error is None:
