@@ -88,6 +88,7 @@ class Packer:
         told = self._create, self._buffers.give, self._complete, self._failed
         self._owner = Owner(*told, self._writers, self._traffic, aside=spool > 0 or shelf.aside)
         self._changed = threading.Condition()
+        self._creating = threading.Lock()  # a disk that hangs then must keep nobody from reading
         self._files: dict[str, PackedFile] = {}
         self._keep, self._kept = keep, dict[str, bytearray]()
         self._syncs = Syncs(self._changed, self._failed)
@@ -210,6 +211,8 @@ class Packer:
     def abort(self) -> None:
         """Stop everything soon: all `store` and `finish` calls raise; nothing is made any more."""
         self._fail(WriteFailed("writing the image was stopped"))
+        with self._creating:  # what is being made is there now
+            pass
 
     def _begin(self, name: str) -> PackedFile:
         names.check_name(name)
@@ -223,11 +226,12 @@ class Packer:
 
     def _create(self, name: str, big: bool) -> Sink:
         """Make a stored file; after `abort` has returned none is made any more."""
-        with self._changed:
-            if self._spool:
-                self._syncs.wait(lambda: self._error is not None)
-            if self._error:
-                raise Stopped
+        with self._creating:
+            with self._changed:
+                if self._spool:
+                    self._syncs.wait(lambda: self._error is not None)
+                if self._error:
+                    raise Stopped
             return self._shelf.create(name, big=big)
 
     def _complete(self, file: PackedFile) -> None:
