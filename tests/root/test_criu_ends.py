@@ -209,6 +209,7 @@ def test_a_restore_that_hangs_ends_by_its_deadline_or_its_log(driven: Driven) ->
     assert "flooded its log" in hang(largest_log=4096).message
 
 
+RACES = 4  # busy processors may keep it from winning one
 AGENT = """
 import ctypes
 ptrace = ctypes.CDLL(None).ptrace
@@ -229,9 +230,21 @@ def test_a_tracer_that_is_faster_than_criu(driven: Driven) -> None:
         driven.dump(pid, running=False, options=CriuOptions())
     with ended(pid), ended(child):
         pass
-    with ended(pid), ended(child), target(driven.folder, AGENT.format(pid=child)):
-        why = failure(RestoreFailed, driven.restore)
+    races = (_beaten(driven, pid, child) for _ in range(RACES))
+    why = next(filter(None, races), None)
+    assert why is not None, "the agent was never faster"
+    assert why.log is not None
     assert f"process {child} could not be taken over: another program traces" in why.message
+
+
+def _beaten(driven: Driven, pid: int, child: int) -> GpuckptError | None:
+    """Restore while the agent lies in wait; None if it got no processor in time."""
+    with ended(child), ended(pid), target(driven.folder, AGENT.format(pid=child)):
+        try:
+            driven.restore()
+        except RestoreFailed as why:
+            return why
+    return None
 
 
 def test_a_criu_that_is_killed_says_by_what(driven: Driven) -> None:
